@@ -57,7 +57,7 @@ class EncodedValueProto(Message):
         doc_string: str | None = ...,
         parameter_ref: str | None = ...,
     ) -> None: ...
-    def WhichOneof(self, oneof_group: Literal["layout"]) -> Literal["affine", "struct_type"] | None: ...  # type: ignore[override]
+    def WhichOneof(self, oneof_group: Literal["layout"]) -> Literal["affine", "struct_type"] | None: ...
 
 class PagedCacheBlockProto(Message):
     start: int
@@ -80,7 +80,7 @@ class PagedCacheBlockProto(Message):
         value: onnx.TensorProto | dict[str, Any] | None = ...,
         encoded_value: EncodedValueProto | dict[str, Any] | None = ...,
     ) -> None: ...
-    def WhichOneof(  # type: ignore[override]
+    def WhichOneof(
         self, oneof_group: Literal["key_payload", "value_payload"]
     ) -> Literal["key", "encoded_key", "value", "encoded_value"] | None: ...
 

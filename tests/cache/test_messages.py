@@ -41,10 +41,12 @@ def test_payloads_are_onnx_messages():
 
 def test_presence_and_oneofs():
     block = example().blocks[0]
-    assert block.HasField("start") and not PagedCacheBlockProto().HasField("start")
+    assert block.HasField("start")
+    assert not PagedCacheBlockProto().HasField("start")
     assert block.WhichOneof("key_payload") == "key"
     block.encoded_key.raw_data = b"\1"
-    assert block.WhichOneof("key_payload") == "encoded_key" and not block.HasField("key")
+    assert block.WhichOneof("key_payload") == "encoded_key"
+    assert not block.HasField("key")
     assert PagedCacheBlockProto().WhichOneof("value_payload") is None
 
 
