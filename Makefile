@@ -1,19 +1,72 @@
-# Each target calls one tool. PYTHON: the interpreter that .venv is made from.
+# PYTHON is the interpreter from which the virtual environments are made. CMAKE_PREFIX_PATH in the environment names
+# prefixes with Highway and ONNX Runtime's headers, CXX the compiler.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-SOURCES := CMakeLists.txt pyproject.toml $(shell find cmake csrc -type f) $(shell find onnx_ai_rt -name '*.py')
+BIN := .venv/bin
+JOBS := $(shell nproc)
+WITH_BIN := PATH="$(CURDIR)/$(BIN):$$PATH"
+CXX_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
+SOURCES := CMakeLists.txt pyproject.toml $(shell find cmake csrc -type f) $(shell find onnx_ai_rt -name '*.py*' -not -path '*/__pycache__*')
+
+# The oldest onnxruntime that is served, and the oldest that knows opset 23; .venv has the newest.
+OLD_ONNXRUNTIMES := 1.21.1 1.23.2
+OLD_TESTS := $(addprefix test-onnxruntime-,$(OLD_ONNXRUNTIMES))
+
+# One build folder for the development install and the wheel, so that nothing is compiled twice.
+PIP := $(WITH_BIN) CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/pip --disable-pip-version-check -q
+BUILD_FLAGS := --no-build-isolation -C cmake.define.ONNX_AI_RT_WERROR=ON
 
 .DEFAULT_GOAL := build
-.PHONY: build
+.PHONY: build demo test $(OLD_TESTS) lint format wheel clean
+.SECONDARY:
 
-build: $(VENV)/built
+build: .venv/built
 
-$(VENV)/tools: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q scikit-build-core pybind11 cmake ninja -e .[onnxruntime,test,wheel,lint]
+demo: .venv/built
+	$(BIN)/python examples/quickstart.py
+
+test: .venv/built dist/built $(OLD_TESTS)
+	$(BIN)/pytest
+
+# The session tests against an older onnxruntime, with the wheel as a user has it.
+$(OLD_TESTS): test-onnxruntime-%: .venv-ort%/built
+	PYTHONSAFEPATH=1 .venv-ort$*/bin/pytest tests/ort
+
+lint: .venv/built
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+	$(BIN)/python tools/check_includes.py
+	$(BIN)/mypy
+	$(WITH_BIN) $(BIN)/run-clang-tidy.py -quiet -j $(JOBS) -p $(shell ls -td build/cp* | head -1)
+
+format: .venv/tools
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+wheel: dist/built
+
+clean:
+	rm -rf .venv .venv-ort* .deps build dist
+
+.venv/tools: pyproject.toml
+	@sh tools/check_tools.sh $(PYTHON)
+	$(PYTHON) -m venv .venv
+	$(PIP) install 'scikit-build-core>=0.11' 'pybind11>=3.0' cmake ninja
 	touch $@
 
-$(VENV)/built: $(VENV)/tools $(SOURCES)
-	$(BIN)/pip install -q --no-build-isolation --no-deps -C cmake.define.ONNX_AI_RT_WERROR=ON -e .
+.venv/built: .venv/tools $(SOURCES)
+	$(PIP) install $(BUILD_FLAGS) -e '.[onnxruntime,test,wheel,lint]'
+	touch $@
+
+dist/built: .venv/built
+	rm -rf build/wheel dist
+	$(PIP) wheel --no-deps $(BUILD_FLAGS) -C cmake.define.ONNX_AI_RT_BUNDLE_HIGHWAY=OFF -w build/wheel .
+	$(WITH_BIN) $(BIN)/auditwheel repair -w dist build/wheel/*.whl
+	touch $@
+
+.venv-ort%/built: dist/built
+	test -d .venv-ort$* || $(PYTHON) -m venv .venv-ort$*
+	.venv-ort$*/bin/pip --disable-pip-version-check -q install --force-reinstall --no-deps dist/*.whl
+	.venv-ort$*/bin/pip --disable-pip-version-check -q install dist/*.whl pytest hypothesis onnxruntime-extensions onnxruntime==$*
 	touch $@

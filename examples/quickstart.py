@@ -1,0 +1,76 @@
+"""Runs an exported language model, unchanged, on ONNX Runtime's own attention and on this library's.
+
+    python examples/quickstart.py [PROMPT]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+import onnx_ai_rt
+
+MODEL = Path(__file__).parent / "data" / "tiny_pycode_lm.onnx"
+NEW_TOKENS = 200
+
+
+def open_session(register: bool, override: bool = True) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if register:
+        onnx_ai_rt.register(options, override_onnx_attention=override)
+    return onnxruntime.InferenceSession(MODEL, options, providers=["CPUExecutionProvider"])
+
+
+def generate(session: onnxruntime.InferenceSession, prompt: bytes) -> tuple[bytes, float]:
+    """Continues the prompt greedily; a token is a byte. Returns the new tokens and how many came a second."""
+    cache = {
+        spec.name: np.zeros((1, spec.shape[1], 0, spec.shape[3]), np.float32)
+        for spec in session.get_inputs()
+        if spec.name.startswith("past_")
+    }
+    tokens, new = list(prompt), []
+    begin = time.perf_counter()
+    for _ in range(NEW_TOKENS):
+        logits, *present = session.run(None, {"input_ids": np.array([tokens], np.int64), **cache})
+        # What the model returns as present_* is what it wants as past_* in the next step.
+        names = (spec.name.replace("present_", "past_") for spec in session.get_outputs()[1:])
+        cache = dict(zip(names, present, strict=True))
+        tokens = [int(logits[0, -1].argmax())]
+        new += tokens
+    return bytes(new), NEW_TOKENS / (time.perf_counter() - begin)
+
+
+def run(title: str, session: onnxruntime.InferenceSession, prompt: bytes) -> bytes:
+    generate(session, prompt)  # a warm-up, so that the speeds compare
+    onnx_ai_rt.reset_kernel_runs()
+    text, speed = generate(session, prompt)
+    print(f"--- {title}: {speed:.0f} tokens a second")
+    for entry in onnx_ai_rt.kernel_runs():
+        print(f"    kernel {entry.operator}, path {entry.path}, target {entry.target}: {entry.count} runs")
+    if not onnx_ai_rt.kernel_runs():
+        print("    no kernel of this library ran")
+    return text
+
+
+def main() -> None:
+    prompt = (sys.argv[1] if len(sys.argv) > 1 else "def __init__(self, ").encode()
+    plain = run("ONNX Runtime alone", open_session(register=False), prompt)
+    ours = run("with onnx_ai_rt registered", open_session(register=True), prompt)
+    ran = bool(onnx_ai_rt.kernel_runs())
+    control = run("registered, override switched off", open_session(register=True, override=False), prompt)
+    idle = not onnx_ai_rt.kernel_runs()
+
+    for title, text in (("ONNX Runtime alone", plain), ("with onnx_ai_rt registered", ours)):
+        print(f"--- text, {title}:\n{(prompt + text).decode(errors='replace')}")
+    print(f"--- the {NEW_TOKENS} tokens agree: {plain == ours == control}")
+    if not (plain == ours == control and ran and idle):
+        sys.exit("the tokens differ, or not the kernels ran that should have")
+
+
+if __name__ == "__main__":
+    main()
