@@ -12,9 +12,9 @@
 namespace onnx_ai_rt {
 namespace {
 
-// Session config entries. The first is the user's, the others are marks that the library leaves.
+// Session config entries. The first is the user's, the second a mark that the library leaves.
 constexpr const char* kOverrideEntry = "onnx_ai_rt.override_onnx_attention";
-constexpr const char* kMarkPrefix = "onnx_ai_rt.registered.";
+constexpr const char* kRegisteredEntry = "onnx_ai_rt.registered";
 
 // A domain and its operators. ONNX Runtime keeps pointers to all of it.
 struct Domain {
@@ -47,9 +47,9 @@ Domain& DomainOf(const std::string& name) {
   return *domain;
 }
 
-bool HasEntry(const OrtSessionOptions* options, const std::string& key) {
+bool HasEntry(const OrtSessionOptions* options, const char* key) {
   int has = 0;
-  Check(Api().HasSessionConfigEntry(options, key.c_str(), &has));
+  Check(Api().HasSessionConfigEntry(options, key, &has));
   return has != 0;
 }
 
@@ -65,14 +65,6 @@ bool WantsOverride(const OrtSessionOptions* options) {
                                                    " must be 0 or 1, got '" + value + "'");
   }
   return value == "1";
-}
-
-// Adds the domain unless these options have it: two registrations of one domain would make a session fail.
-void AddDomain(OrtSessionOptions* options, const std::string& name) {
-  const std::string mark = kMarkPrefix + (name.empty() ? "ai.onnx" : name);
-  if (HasEntry(options, mark)) return;
-  Check(Api().AddCustomOpDomain(options, DomainOf(name).handle));
-  Check(Api().AddSessionConfigEntry(options, mark.c_str(), "1"));
 }
 
 }  // namespace
@@ -97,7 +89,10 @@ extern "C" ONNX_AI_RT_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessio
     return oldest == nullptr ? nullptr : oldest->CreateStatus(ORT_FAIL, error.what());
   }
   return Guarded([&] {
-    if (WantsOverride(options)) AddDomain(options, "");
-    AddDomain(options, "ai.rt");
+    // A domain that is added twice would make every session of these options fail.
+    if (HasEntry(options, kRegisteredEntry)) return;
+    if (WantsOverride(options)) Check(Api().AddCustomOpDomain(options, DomainOf("").handle));
+    Check(Api().AddCustomOpDomain(options, DomainOf("ai.rt").handle));
+    Check(Api().AddSessionConfigEntry(options, kRegisteredEntry, "1"));
   });
 }
