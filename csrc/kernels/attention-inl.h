@@ -1,0 +1,437 @@
+// The streaming attention kernel: tiles of keys through an online softmax, no S x T buffer. Compiled once per target and
+// compute type. What it needs beside inputs and outputs: a block of query rows and their output, and one tile.
+#if defined(ONNX_AI_RT_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONNX_AI_RT_ATTENTION_INL_H_
+#undef ONNX_AI_RT_ATTENTION_INL_H_
+#else
+#define ONNX_AI_RT_ATTENTION_INL_H_
+#endif
+
+#include <array>
+#include <new>
+
+#include "hwy/aligned_allocator.h"
+#include "kernels/softmax_state-inl.h"
+#include "kernels/tile_product-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onnx_ai_rt {
+namespace HWY_NAMESPACE {
+
+// Rows that go through a tile together: their scores stay in the first-level cache.
+inline constexpr int64_t kChunkRows = 4 * kMaxRows;
+
+inline constexpr auto kIgnore = [](size_t, size_t, size_t, size_t) {};
+
+template <typename C>
+class ItemRun {
+ public:
+  explicit ItemRun(const AttentionItem& item)
+      : item_(item),
+        rows_(item.rows()),
+        ldq_(RoundUp(item.head_size)),
+        ldo_(RoundUp(item.v_head_size)),
+        direct_(rows_ <= kDirectRows),
+        scale_(static_cast<C>(item.scale)),
+        softcap_(static_cast<C>(item.softcap)) {
+    const int64_t tile = direct_ ? 0 : item.head_size * kLdt + kTileKeys * ldo_;
+    const int64_t state = rows_ * (ldq_ + ldo_ + kN + 1);
+    scratch_ = hwy::AllocateAligned<C>(static_cast<size_t>(state + tile + kChunkRows * kTileKeys + kTileKeys + 4 * kN));
+    saw_keys_ = hwy::AllocateAligned<uint8_t>(static_cast<size_t>(rows_));
+    if (!scratch_ || !saw_keys_) throw std::bad_alloc();
+    C* next = scratch_.get();
+    const auto take = [&next](int64_t count) {
+      C* start = next;
+      next += RoundUp(count);
+      return start;
+    };
+    query_ = take(rows_ * ldq_);
+    output_ = take(rows_ * ldo_);
+    sums_ = take(rows_ * kN);
+    scores_ = take(kChunkRows * kTileKeys);
+    bias_ = take(kTileKeys);
+    if (!direct_) {
+      values_ = take(kTileKeys * ldo_);
+      keys_ = take(item.head_size * kLdt);
+    }
+    max_ = take(rows_);
+    std::fill(output_, output_ + rows_ * ldo_, C{0});
+    std::fill(sums_, sums_ + rows_ * kN, C{0});
+    std::fill(max_, max_ + rows_, kMinusInfinity<C>);
+    std::fill(saw_keys_.get(), saw_keys_.get() + rows_, uint8_t{0});
+    PackQueries();
+  }
+
+  void Stream() {
+    const int64_t last = item_.token_end - 1;
+    const int64_t low = item_.visibility.Low(item_.token_begin);
+    int64_t high = item_.visibility.High(last);
+    if (item_.mask.data != nullptr && item_.mask.key_stride != 0) high = std::min(high, item_.mask.key_count);
+    for (int64_t key = item_.key_begin; key < item_.key_end; key += kTileKeys) {
+      const int64_t end = std::min(key + kTileKeys, item_.key_end);
+      FindSlices(key, end);
+      CopySlices();
+      if (key < high && end > low) StreamTile(key, std::min(end, high));
+    }
+  }
+
+  void WriteOutput() {
+    for (int64_t r = 0; r < rows_; ++r) {
+      const int64_t element =
+          r % item_.group * item_.output_head_stride + (item_.token_begin + r / item_.group) * item_.output_token_stride;
+      WriteRow(output_ + r * ldo_, RowDivisor(r), static_cast<size_t>(item_.v_head_size), item_.query_dtype,
+               item_.output + element * static_cast<int64_t>(BytesOf(item_.query_dtype)));
+    }
+  }
+
+  // A row that saw only scores of -inf keeps a sum of 1, which tells it from one that saw no key.
+  void WritePartial() {
+    C* const output = static_cast<C*>(item_.partial.output);
+    C* const max = static_cast<C*>(item_.partial.max);
+    C* const sum = static_cast<C*>(item_.partial.sum);
+    std::copy(output_, output_ + rows_ * ldo_, output);
+    for (int64_t r = 0; r < rows_; ++r) {
+      max[r] = max_[r];
+      sum[r] = max_[r] == kMinusInfinity<C> ? C(saw_keys_[r]) : RowSum(r);
+    }
+  }
+
+  // qk_matmul_output, all keys: a second pass over the tiles, after Stream().
+  void WriteScores() {
+    for (int64_t key = 0; key < item_.scores.kv_len; key += kTileKeys) {
+      const int64_t end = std::min(key + kTileKeys, item_.scores.kv_len);
+      FindSlices(key, end);
+      PackKeys(end - key);
+      for (int64_t r = 0; r < rows_; r += kChunkRows) {
+        const int64_t count = std::min<int64_t>(kChunkRows, rows_ - r);
+        DotProducts(r, count, end - key);
+        for (int64_t i = 0; i < count; ++i) WriteScoreRow(r + i, key, end - key, scores_ + i * kTileKeys);
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kN = static_cast<int64_t>(kLanes<C>);
+  static constexpr int64_t kLdt = kTileKeys + kN;  // TransposeRows may write a vector beyond the tile
+  static int64_t RoundUp(int64_t n) { return (n + kN - 1) / kN * kN; }
+
+  // Keys [begin, begin + count) of the tile, counted from its first key, in rows first_row... of a run.
+  struct Slice {
+    const KeyRun* run;
+    int64_t begin, count, first_row;
+  };
+
+  void PackQueries() {
+    WithType<C>(item_.query_dtype, [&](auto element) HWY_ATTR {
+      using T = decltype(element);
+      for (int64_t r = 0; r < rows_; ++r) {
+        const int64_t token = item_.token_begin + r / item_.group;
+        const T* from = reinterpret_cast<const T*>(item_.query) + r % item_.group * item_.query_head_stride +
+                        token * item_.query_token_stride;
+        ConvertRow(from, static_cast<size_t>(item_.head_size), query_ + r * ldq_);
+      }
+    });
+  }
+
+  void FindSlices(int64_t key, int64_t end) {
+    slice_count_ = 0;
+    while (run_ > 0 && item_.runs[run_].begin > key) --run_;
+    while (run_ + 1 < item_.run_count && item_.runs[run_].end <= key) ++run_;
+    for (size_t i = run_; i < item_.run_count && item_.runs[i].begin < end; ++i) {
+      const KeyRun& run = item_.runs[i];
+      const int64_t begin = std::max(key, run.begin);
+      const int64_t count = std::min(end, run.end) - begin;
+      if (count > 0) slices_[slice_count_++] = {&run, begin - key, count, begin - run.begin};
+    }
+  }
+
+  void CopySlices() const {
+    for (size_t i = 0; i < slice_count_; ++i) {
+      const Slice& s = slices_[i];
+      CopyRows(s, s.run->key, item_.head_size, s.run->key_copy);
+      CopyRows(s, s.run->value, item_.v_head_size, s.run->value_copy);
+    }
+  }
+
+  static void CopyRows(const Slice& s, const RowSource& from, int64_t width, uint8_t* to) {
+    if (to == nullptr) return;
+    const int64_t bytes = width * static_cast<int64_t>(BytesOf(from.dtype));
+    if (bytes == 0) return;
+    if (from.stride_bytes == bytes) {
+      std::memcpy(to + s.first_row * bytes, from.Row(s.first_row), static_cast<size_t>(s.count * bytes));
+      return;
+    }
+    for (int64_t r = s.first_row; r < s.first_row + s.count; ++r) {
+      std::memcpy(to + r * bytes, from.Row(r), static_cast<size_t>(bytes));
+    }
+  }
+
+  template <typename T>
+  static StoredRows<T> Stored(const RowSource& rows, int64_t first) {
+    return {rows.Row(first), rows.stride_bytes};
+  }
+
+  // The first `width` keys of the tile as columns, unless few rows make stored rows cheaper.
+  void PackKeys(int64_t width) {
+    if (direct_) return;
+    for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
+      const Slice& s = slices_[i];
+      WithType<C>(s.run->key.dtype, [&](auto element) HWY_ATTR {
+        TransposeRows(Stored<decltype(element)>(s.run->key, s.first_row), static_cast<size_t>(s.count),
+                      static_cast<size_t>(item_.head_size), keys_ + s.begin, static_cast<size_t>(kLdt));
+      });
+    }
+  }
+
+  // Many rows read values often: promote them once, and gather them where they lie in pieces.
+  void PackValues(int64_t width) {
+    packed_values_ = false;
+    if (direct_) return;
+    const bool as_stored = slice_count_ == 1 && slices_[0].run->value.dtype == kComputeDType;
+    if (as_stored) return;
+    packed_values_ = true;
+    for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
+      const Slice& s = slices_[i];
+      WithType<C>(s.run->value.dtype, [&](auto element) HWY_ATTR {
+        const auto rows = Stored<decltype(element)>(s.run->value, s.first_row);
+        for (int64_t r = 0; r < s.count; ++r) {
+          ConvertRow(rows.Row(static_cast<size_t>(r)), static_cast<size_t>(item_.v_head_size),
+                     values_ + (s.begin + r) * ldo_);
+        }
+      });
+    }
+  }
+
+  void StreamTile(int64_t key, int64_t end) {
+    PackKeys(end - key);
+    PackValues(end - key);
+    for (int64_t r = 0; r < rows_; r += kChunkRows) {
+      StreamChunk(r, std::min<int64_t>(kChunkRows, rows_ - r), key, end);
+    }
+  }
+
+  // Rows [row, row + count) against keys [key, end) of the tile.
+  void StreamChunk(int64_t row, int64_t count, int64_t key, int64_t end) {
+    const int64_t first = item_.token_begin + row / item_.group;
+    const int64_t last = item_.token_begin + (row + count - 1) / item_.group;
+    const int64_t high = item_.visibility.High(last);
+    if (high <= key || item_.visibility.Low(first) >= end) return;
+    const int64_t width = std::min(end, high) - key;
+    const bool all_visible = item_.mask.data == nullptr && item_.visibility.Low(last) <= key &&
+                             item_.visibility.High(first) >= key + width;
+    DotProducts(row, count, width);
+    HWY_ALIGN C alpha[kChunkRows];
+    for (int64_t i = 0; i < count; ++i) {
+      alpha[i] = Weigh(row + i, key, width, all_visible, scores_ + i * kTileKeys);
+    }
+    AddValues(row, count, key, width, alpha, !all_visible);
+  }
+
+  // scores_ = q . k for rows [row, row + count) and the tile's first `width` keys.
+  void DotProducts(int64_t row, int64_t count, int64_t width) {
+    const C* query = query_ + row * ldq_;
+    if (!direct_) {
+      const StoredRows<C> keys{reinterpret_cast<const uint8_t*>(keys_), kLdt * static_cast<int64_t>(sizeof(C))};
+      AccumulateRows<C>(query, static_cast<size_t>(ldq_), static_cast<size_t>(count), keys,
+                        static_cast<size_t>(RoundUp(width)), static_cast<size_t>(item_.head_size), nullptr, false,
+                        scores_, kTileKeys, kIgnore);
+      return;
+    }
+    for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
+      const Slice& s = slices_[i];
+      WithType<C>(s.run->key.dtype, [&](auto element) HWY_ATTR {
+        DotRows(query, static_cast<size_t>(ldq_), static_cast<size_t>(count),
+                Stored<decltype(element)>(s.run->key, s.first_row), static_cast<size_t>(std::min(s.count, width - s.begin)),
+                static_cast<size_t>(item_.head_size), scores_ + s.begin, kTileKeys);
+      });
+    }
+  }
+
+  // Dot products of one row to softmax weights; returns the factor of its old output.
+  C Weigh(int64_t row, int64_t key, int64_t width, bool all_visible, C* HWY_RESTRICT s) {
+    const Lanes<C> d;
+    const RowState<C> state{max_ + row, sums_ + row * kN};
+    if (all_visible && width % kN == 0) {
+      saw_keys_[row] = 1;
+      for (int64_t i = 0; i < width; i += kN) hn::Store(ScaledScore<C>(hn::Load(d, s + i), scale_, softcap_), d, s + i);
+      return UpdateRow(s, static_cast<size_t>(width), state);
+    }
+    const int64_t padded = RoundUp(width);
+    if (!BiasRow(item_, row, key, width, bias_)) {
+      std::fill(s, s + padded, C{0});
+      return C{1};
+    }
+    saw_keys_[row] = 1;
+    for (int64_t i = 0; i < padded; i += kN) {
+      const VecOf<C> score = ScaledScore<C>(hn::Load(d, s + i), scale_, softcap_);
+      hn::Store(BiasedScore<C>(score, hn::Load(d, bias_ + i)), d, s + i);
+    }
+    return UpdateRow(s, static_cast<size_t>(padded), state);
+  }
+
+  // output = output * alpha + weights . values.
+  void AddValues(int64_t row, int64_t count, int64_t key, int64_t width, const C* alpha, bool some_hidden) {
+    if (packed_values_) {
+      AddRows<C>({reinterpret_cast<const uint8_t*>(values_), ldo_ * static_cast<int64_t>(sizeof(C))}, row, count, key, 0,
+                 width, alpha, some_hidden);
+      return;
+    }
+    static constexpr auto kOnes = [] {
+      std::array<C, kChunkRows> ones{};
+      for (C& one : ones) one = C{1};
+      return ones;
+    }();
+    for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
+      const Slice& s = slices_[i];
+      WithType<C>(s.run->value.dtype, [&](auto element) HWY_ATTR {
+        AddRows(Stored<decltype(element)>(s.run->value, s.first_row), row, count, key, s.begin,
+                std::min(s.count, width - s.begin), i == 0 ? alpha : kOnes.data(), some_hidden);
+      });
+    }
+  }
+
+  // `values`: rows of keys [key + begin, key + begin + depth).
+  template <typename T>
+  HWY_INLINE void AddRows(StoredRows<T> values, int64_t row, int64_t count, int64_t key, int64_t begin, int64_t depth,
+                          const C* alpha, bool some_hidden) {
+    const C* weights = scores_ + begin;
+    C* output = output_ + row * ldo_;
+    const auto careful = [&](size_t r, size_t rows, size_t column, size_t) HWY_ATTR {
+      for (size_t i = r; i < r + rows; ++i) {
+        AddVisible(values, row + static_cast<int64_t>(i), key + begin, depth, weights + i * kTileKeys, alpha[i], column);
+      }
+    };
+    AccumulateRows(weights, kTileKeys, static_cast<size_t>(count), values, static_cast<size_t>(item_.v_head_size),
+                   static_cast<size_t>(depth), alpha, some_hidden, output, static_cast<size_t>(ldo_), careful);
+  }
+
+  // The columns of one register block again, where a sum was not finite: a hidden key has weight 0, and 0 * NaN must
+  // not count. Slow and rare.
+  template <typename T>
+  HWY_NOINLINE void AddVisible(StoredRows<T> values, int64_t row, int64_t key, int64_t depth, const C* weights, C alpha,
+                               size_t first_column) {
+    const Lanes<C> d;
+    BiasRow(item_, row, key, depth, bias_);
+    const size_t last_column =
+        std::min<size_t>(first_column + kMaxVectors * kLanes<C>, static_cast<size_t>(item_.v_head_size));
+    for (size_t c = first_column; c < last_column; c += kLanes<C>) {
+      const size_t lanes = std::min(kLanes<C>, last_column - c);
+      C* output = output_ + row * ldo_ + c;
+      VecOf<C> sum = hn::Mul(hn::LoadU(d, output), hn::Set(d, alpha));
+      for (int64_t k = 0; k < depth; ++k) {
+        if (bias_[k] == kMinusInfinity<C>) continue;
+        sum = hn::MulAdd(hn::Set(d, weights[k]), LoadAsN<C>(values.Row(static_cast<size_t>(k)) + c, lanes), sum);
+      }
+      hn::StoreU(sum, d, output);
+    }
+  }
+
+  C RowSum(int64_t r) const { return hn::ReduceSum(Lanes<C>(), hn::Load(Lanes<C>(), sums_ + r * kN)); }
+  C RowDivisor(int64_t r) const { return Divisor(max_[r], RowSum(r), saw_keys_[r] != 0); }
+
+  void WriteScoreRow(int64_t row, int64_t key, int64_t width, C* HWY_RESTRICT s) {
+    const Lanes<C> d;
+    const ScoreOutput& out = item_.scores;
+    const bool probabilities = out.mode == 3;
+    const C subtrahend = max_[row];
+    const C divisor = RowDivisor(row);
+    if (out.mode >= 2) BiasRow(item_, row, key, width, bias_);
+    const int64_t element = row % item_.group * out.head_stride +
+                            (item_.token_begin + row / item_.group) * out.token_stride + key;
+    uint8_t* to = out.data + element * static_cast<int64_t>(BytesOf(item_.query_dtype));
+    for (int64_t i = 0; i < width; i += kN) {
+      VecOf<C> v = ScaledScore<C>(hn::Load(d, s + i), scale_, out.mode == 0 ? C{0} : softcap_);
+      if (out.mode >= 2) {
+        const VecOf<C> bias = hn::Load(d, bias_ + i);
+        v = BiasedScore<C>(v, bias);
+        if (probabilities) {
+          const VecOf<C> p = hn::Div(ExpOfNonPositive(hn::Sub(v, hn::Set(d, subtrahend))), hn::Set(d, divisor));
+          v = hn::IfThenZeroElse(hn::Eq(bias, hn::Set(d, kMinusInfinity<C>)), p);
+        }
+      }
+      StoreAs<C>(v, item_.query_dtype, to + i * static_cast<int64_t>(BytesOf(item_.query_dtype)),
+                 static_cast<size_t>(std::min(kN, width - i)));
+    }
+  }
+
+  static constexpr DType kComputeDType = sizeof(C) == 8 ? DType::kDouble : DType::kFloat;
+
+  const AttentionItem& item_;
+  const int64_t rows_, ldq_, ldo_;
+  const bool direct_;
+  const C scale_, softcap_;
+  hwy::AlignedFreeUniquePtr<C[]> scratch_;
+  hwy::AlignedFreeUniquePtr<uint8_t[]> saw_keys_;
+  C* query_ = nullptr;   // rows x ldq, zero-padded
+  C* output_ = nullptr;  // rows x ldo
+  C* sums_ = nullptr;    // rows x lanes
+  C* max_ = nullptr;     // rows
+  C* scores_ = nullptr;  // chunk x tile: dot products, then weights
+  C* bias_ = nullptr;    // tile
+  C* keys_ = nullptr;    // head_size x kLdt: the tile's keys as columns
+  C* values_ = nullptr;  // tile x ldo
+  bool packed_values_ = false;
+  size_t run_ = 0, slice_count_ = 0;
+  Slice slices_[kTileKeys];
+};
+
+template <typename C>
+void RunItem(const AttentionItem& item) {
+  ItemRun<C> run(item);
+  run.Stream();
+  if (item.output != nullptr) {
+    run.WriteOutput();
+  } else {
+    run.WritePartial();
+  }
+  if (item.scores.data != nullptr) run.WriteScores();
+}
+
+template <typename C>
+int64_t PaddedVHeadSize(int64_t v_head_size) {
+  constexpr int64_t N = static_cast<int64_t>(kLanes<C>);
+  return (v_head_size + N - 1) / N * N;
+}
+
+// Weighs each state by exp(its max - the common max).
+template <typename C>
+void MergePartials(const AttentionItem& item, const PartialState* partials, size_t count) {
+  const Lanes<C> d;
+  constexpr size_t N = kLanes<C>;
+  const int64_t ldo = PaddedVHeadSize<C>(item.v_head_size);
+  hwy::AlignedFreeUniquePtr<C[]> row = hwy::AllocateAligned<C>(static_cast<size_t>(ldo) + N);
+  if (!row) throw std::bad_alloc();
+  for (int64_t r = 0; r < item.rows(); ++r) {
+    C max = kMinusInfinity<C>;
+    bool saw_keys = false;
+    for (size_t p = 0; p < count; ++p) {
+      max = std::max(max, static_cast<const C*>(partials[p].max)[r]);
+      saw_keys |= static_cast<const C*>(partials[p].sum)[r] != C{0};
+    }
+    C sum{0};
+    std::fill(row.get(), row.get() + ldo, C{0});
+    for (size_t p = 0; p < count; ++p) {
+      const C weight = ExpScalar<C>(static_cast<const C*>(partials[p].max)[r] - Subtrahend(max));
+      sum += weight * static_cast<const C*>(partials[p].sum)[r];
+      const C* from = static_cast<const C*>(partials[p].output) + r * ldo;
+      for (int64_t c = 0; c < ldo; c += static_cast<int64_t>(N)) {
+        hn::Store(hn::MulAdd(hn::LoadU(d, from + c), hn::Set(d, weight), hn::Load(d, row.get() + c)), d, row.get() + c);
+      }
+    }
+    const int64_t element = r % item.group * item.output_head_stride +
+                            (item.token_begin + r / item.group) * item.output_token_stride;
+    WriteRow(row.get(), Divisor(max, sum, saw_keys), static_cast<size_t>(item.v_head_size), item.query_dtype,
+             item.output + element * static_cast<int64_t>(BytesOf(item.query_dtype)));
+  }
+}
+
+template <typename C>
+const AttentionKernels* KernelTable() {
+  static constexpr AttentionKernels kTable{RunItem<C>, MergePartials<C>, PaddedVHeadSize<C>};
+  return &kTable;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onnx_ai_rt
+HWY_AFTER_NAMESPACE();
+#endif  // toggle

@@ -1,0 +1,129 @@
+// From dot products to masked scores: scale, softcap, bias, visibility, one row of a tile at a time.
+#if defined(ONNX_AI_RT_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONNX_AI_RT_SCORES_INL_H_
+#undef ONNX_AI_RT_SCORES_INL_H_
+#else
+#define ONNX_AI_RT_SCORES_INL_H_
+#endif
+
+#include <limits>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "kernels/attention_item.h"
+#include "kernels/rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onnx_ai_rt {
+namespace HWY_NAMESPACE {
+
+template <typename C>
+inline constexpr C kMinusInfinity = -std::numeric_limits<C>::infinity();
+
+// softcap * tanh(x / softcap); NaN stays NaN.
+template <typename C, class V = VecOf<C>>
+HWY_INLINE V SoftCap(V x, C softcap) {
+  const Lanes<C> d;
+  const V cap = hn::Set(d, softcap);
+  const V capped = hn::Mul(cap, hn::Tanh(d, hn::Div(x, cap)));
+  return hn::IfThenElse(hn::IsNaN(x), x, capped);
+}
+
+template <typename C>
+HWY_INLINE void FillRow(C value, size_t count, C* to) {
+  std::fill_n(to, count, value);
+}
+
+// The first `count` mask values as numbers to add; false is -inf. `to` has room for whole vectors.
+template <typename C>
+HWY_INLINE void LoadMaskRow(const uint8_t* row, DType dtype, size_t count, C* to) {
+  const auto convert = [&](auto element) {
+    using T = decltype(element);
+    for (size_t i = 0; i < count; ++i) {
+      T value;
+      std::memcpy(&value, row + i * sizeof(T), sizeof(T));
+      to[i] = static_cast<C>(value);
+    }
+  };
+  switch (dtype) {
+    case DType::kBool:
+      for (size_t i = 0; i < count; ++i) to[i] = row[i] != 0 ? C{0} : kMinusInfinity<C>;
+      return;
+    case DType::kInt8: return convert(int8_t());
+    case DType::kUInt8: return convert(uint8_t());
+    case DType::kInt16: return convert(int16_t());
+    case DType::kUInt16: return convert(uint16_t());
+    case DType::kInt32: return convert(int32_t());
+    case DType::kUInt32: return convert(uint32_t());
+    case DType::kInt64: return convert(int64_t());
+    case DType::kUInt64: return convert(uint64_t());
+    default:
+      WithType<C>(dtype, [&](auto element) HWY_ATTR {
+        ConvertRow(reinterpret_cast<const decltype(element)*>(row), count, to);
+      });
+  }
+}
+
+// The bias of query row `row` of the item on keys [key, key + width): -inf where a key does not take part.
+// Returns whether any takes part. `bias` has kTileKeys elements, all of which are written.
+template <typename C>
+HWY_INLINE bool BiasRow(const AttentionItem& item, int64_t row, int64_t key, int64_t width, C* HWY_RESTRICT bias) {
+  const int64_t token = item.token_begin + row / item.group;
+  const MaskRows& mask = item.mask;
+  int64_t low = item.visibility.Low(token), high = item.visibility.High(token);
+  if (mask.data != nullptr && mask.key_stride != 0) high = std::min(high, mask.key_count);
+  low = std::clamp<int64_t>(low - key, 0, width);
+  high = std::clamp<int64_t>(high - key, 0, width);
+  if (low >= high) {
+    FillRow(kMinusInfinity<C>, kTileKeys, bias);
+    return false;
+  }
+  if (mask.data == nullptr) {
+    FillRow(C{0}, static_cast<size_t>(high), bias);
+  } else {
+    const int64_t element =
+        row % item.group * mask.head_stride + token * mask.token_stride + key * mask.key_stride;
+    const uint8_t* from = mask.data + element * static_cast<int64_t>(BytesOf(mask.dtype));
+    if (mask.key_stride == 0) {
+      HWY_ALIGN C one[kLanes<C>] = {};
+      LoadMaskRow(from, mask.dtype, 1, one);
+      FillRow(one[0], static_cast<size_t>(high), bias);
+    } else {
+      LoadMaskRow(from, mask.dtype, static_cast<size_t>(high), bias);
+    }
+  }
+  FillRow(kMinusInfinity<C>, static_cast<size_t>(low), bias);
+  FillRow(kMinusInfinity<C>, static_cast<size_t>(kTileKeys - high), bias + high);
+  if (mask.data == nullptr) return true;
+  const Lanes<C> d;
+  VecOf<C> most = hn::Load(d, bias);
+  // NaN != -inf, so a NaN bias takes part.
+  auto any = hn::Ne(most, hn::Set(d, kMinusInfinity<C>));
+  for (size_t i = kLanes<C>; i < kTileKeys; i += kLanes<C>) {
+    any = hn::Or(any, hn::Ne(hn::Load(d, bias + i), hn::Set(d, kMinusInfinity<C>)));
+  }
+  return !hn::AllFalse(d, any);
+}
+
+// s * scale, then softcap where it is on.
+template <typename C>
+HWY_INLINE VecOf<C> ScaledScore(VecOf<C> s, C scale, C softcap) {
+  const VecOf<C> scaled = hn::Mul(s, hn::Set(Lanes<C>(), scale));
+  return softcap > C{0} ? SoftCap(scaled, softcap) : scaled;
+}
+
+// Adds the bias. A finite sum that overflows is clamped, so that only a bias of -inf masks; -inf wins over NaN.
+template <typename C, class V = VecOf<C>>
+HWY_INLINE V BiasedScore(V s, V bias) {
+  const Lanes<C> d;
+  const V most = hn::Set(d, std::numeric_limits<C>::max());
+  const V minus_infinity = hn::Set(d, kMinusInfinity<C>);
+  const V sum = hn::Add(s, bias);
+  const V clamped = hn::Max(hn::Min(sum, most), hn::Neg(most));
+  const auto both_finite = hn::And(hn::IsFinite(s), hn::IsFinite(bias));
+  return hn::IfThenElse(hn::Eq(bias, minus_infinity), minus_infinity, hn::IfThenElse(both_finite, clamped, sum));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onnx_ai_rt
+HWY_AFTER_NAMESPACE();
+#endif  // toggle
