@@ -153,12 +153,16 @@ def scale_for(low: float, high: float, format: Format) -> tuple[float, int]:
     Returns:
         scale (positive, representable in float32) and zero point.
     """
-    smallest = float(np.finfo(np.float32).smallest_subnormal)
+    info = np.finfo(np.float32)
+    zero_point = 0
     if format.low < 0:
-        span, steps = max(abs(low), abs(high)), format.high
+        span = max(abs(low), abs(high))
     else:
         low, high = min(low, 0.0), max(high, 0.0)
-        span, steps = high - low, format.high
-    scale = float(np.float32(min(span / steps, float(np.finfo(np.float32).max)))) if span > 0 else 1.0
-    scale = max(scale, smallest)
-    return scale, 0 if format.low < 0 else int(np.clip(np.rint(-low / scale), 0, format.high))
+        span = high - low
+    scale = float(np.clip(span / format.high, float(info.smallest_subnormal), float(info.max))) if span > 0 else 1.0
+    if format.low == 0:
+        zero_point = int(np.clip(np.rint(-low / scale), 0, format.high))
+    # Every code is to decode to a finite value.
+    widest = max(zero_point - format.low, format.high - zero_point)
+    return float(min(np.float32(scale), np.nextafter(np.float32(info.max / widest), np.float32(0)))), zero_point

@@ -1,0 +1,1 @@
+layer 0nothing yet
