@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from onnx_ai_rt.proto import EncodedValueProto as EncodedValueProto
     from onnx_ai_rt.proto import PagedCacheBlockProto as PagedCacheBlockProto
     from onnx_ai_rt.proto import PagedCacheProto as PagedCacheProto
+    from onnx_ai_rt.reference.ops import reference_ops as reference_ops
+    from onnx_ai_rt.schemas import register_schemas as register_schemas
 
     __version__: str
 
@@ -34,6 +36,8 @@ _EXPORTS = {
     "_ortvalue": ("from_ortvalue", "to_ortvalue"),
     "_register": ("register",),
     "_runs": ("KernelRun", "kernel_runs"),
+    "reference.ops": ("reference_ops",),
+    "schemas": ("register_schemas",),
     "proto": ("AffineLayoutProto", "EncodedValueProto", "PagedCacheBlockProto", "PagedCacheProto"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
