@@ -7,6 +7,7 @@
 #endif
 
 #include <cstring>
+#include <limits>
 
 #include "hwy/highway.h"
 #include "kernels/tensor_view.h"
@@ -24,15 +25,27 @@ using VecOf = hn::Vec<Lanes<C>>;
 template <typename C>
 inline constexpr size_t kLanes = hn::MaxLanes(Lanes<C>());
 
+// Exact. Highway's emulation for SSE2, which has no instruction for it, takes infinity and NaN for numbers from 65536 on.
+template <class DF>
+HWY_INLINE hn::Vec<DF> HalfToFloat(DF df, hn::Vec<hn::Rebind<hwy::float16_t, DF>> v) {
+  const hn::Vec<DF> f = hn::PromoteTo(df, v);
+  if constexpr (HWY_TARGET != HWY_SSE2) return f;
+  const hn::Vec<DF> special = hn::Or(f, hn::Set(df, std::numeric_limits<float>::infinity()));
+  return hn::IfThenElse(hn::Ge(hn::Abs(f), hn::Set(df, 65536.0f)), special, f);
+}
+
 // Promotes stored values to the compute type; exact.
 template <typename C, typename T, class V>
 HWY_INLINE VecOf<C> ToCompute(V v) {
   const Lanes<C> d;
   if constexpr (hwy::IsSame<C, T>()) {
     return v;
-  } else if constexpr (sizeof(C) == 8 && sizeof(T) == 2) {
-    const hn::Rebind<float, Lanes<C>> df;
-    return hn::PromoteTo(d, hn::PromoteTo(df, v));
+  } else if constexpr (sizeof(C) == 4 && hwy::IsSame<T, hwy::float16_t>()) {
+    return HalfToFloat(d, v);
+  } else if constexpr (sizeof(C) == 8 && hwy::IsSame<T, hwy::float16_t>()) {
+    return hn::PromoteTo(d, HalfToFloat(hn::Rebind<float, Lanes<C>>(), v));
+  } else if constexpr (sizeof(C) == 8 && hwy::IsSame<T, hwy::bfloat16_t>()) {
+    return hn::PromoteTo(d, hn::PromoteTo(hn::Rebind<float, Lanes<C>>(), v));
   } else {
     return hn::PromoteTo(d, v);
   }
