@@ -37,7 +37,7 @@ lint: .venv/built
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	$(BIN)/python tools/check_includes.py
 	$(BIN)/mypy
-	$(WITH_BIN) $(BIN)/run-clang-tidy.py -quiet -j $(JOBS) -p $(shell ls -td build/cp* | head -1)
+	$(WITH_BIN) $(BIN)/run-clang-tidy.py -quiet -j $(JOBS) -p $(shell ls -td build/cp* | head -1) csrc/
 
 format: .venv/tools
 	$(BIN)/ruff check --fix

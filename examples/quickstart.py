@@ -1,6 +1,7 @@
 """Runs an exported language model, unchanged, on ONNX Runtime's own attention and on this library's.
 
-    python examples/quickstart.py [PROMPT]
+python examples/quickstart.py [PROMPT] generates greedily, feeding the KV cache back as the model's past inputs, and
+compares texts and speeds.
 """
 
 from __future__ import annotations
