@@ -8,6 +8,7 @@ own, so that neither root nor a fresh "apt-get update" is needed and nothing on 
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -23,41 +24,47 @@ KEYRINGS = (
 
 
 def run(command: list[str], cwd: Path | None = None) -> str:
-    """Returns what the command prints; ends this program with its messages if it fails."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    """Returns what the command prints; raises CalledProcessError with its messages if it fails."""
+    return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
 
 
-def debian_mirror() -> str:
-    """The address from which this system gets Debian's main packages."""
-    sources = run(["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(COMPONENT)", "Created-By: Packages"])
-    for line in sources.splitlines():
-        site, release, component = line.split()
-        if component == "main" and "-" not in release and "debian" in site:
-            return site
-    sys.exit("apt has no source of Debian packages on this system")
+def mirrors() -> list[str]:
+    """The addresses from which this system gets packages, those that look like Debian's own first."""
+    uris = run(["apt-get", "update", "--print-uris"])
+    sites = dict.fromkeys(re.findall(r"'(\S+)/dists/[a-z]+/", uris))  # a suite like trixie-updates is not the main one
+    return sorted(sites, key=lambda site: "debian" not in site)
 
 
-def fill(prefix: Path, scratch: Path) -> None:
-    lists, cache, parts = scratch / "lists", scratch / "cache", scratch / "sources"
-    for folder in (lists / "partial", cache / "archives" / "partial", parts):
-        folder.mkdir(parents=True)
-    stanza = f"Types: deb\nURIs: {debian_mirror()}\nSuites: {SUITE}\nComponents: main\n"
+def download(mirror: str, folder: Path) -> None:
+    """Puts the packages into the folder, checked against Debian's keys."""
+    lists, cache, parts = folder / "lists", folder / "cache", folder / "sources"
+    for needed in (lists / "partial", cache / "archives" / "partial", parts):
+        needed.mkdir(parents=True)
+    stanza = f"Types: deb\nURIs: {mirror}\nSuites: {SUITE}\nComponents: main\n"
     for keyring in [keyring for keyring in KEYRINGS if keyring.exists()][:1]:
         stanza += f"Signed-By: {keyring}\n"
     (parts / "debian.sources").write_text(stanza)
     apt = ["apt-get", "-q", "-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={parts}"]
     apt += ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={cache}", "-o", "APT::Sandbox::User="]
     run([*apt, "update"])
-    run([*apt, "download", *(f"{package}/{SUITE}" for package in PACKAGES)], cwd=scratch)
+    run([*apt, "download", *(f"{package}/{SUITE}" for package in PACKAGES)], cwd=folder)
 
-    unpacked = scratch / "prefix"
-    for package in sorted(scratch.glob("*.deb")):
-        run(["dpkg", "-x", str(package), str(unpacked)])
-    shutil.rmtree(prefix, ignore_errors=True)
-    shutil.move(unpacked, prefix)  # only now: a prefix that exists is complete
+
+def fill(prefix: Path, scratch: Path) -> None:
+    failures = ["apt has no sources on this system"]
+    for number, mirror in enumerate(mirrors()):
+        folder = scratch / str(number)
+        try:
+            download(mirror, folder)
+        except subprocess.CalledProcessError as error:
+            failures.append(f"{mirror}: {error.stderr.strip()}")
+            continue
+        for package in sorted(folder.glob("*.deb")):
+            run(["dpkg", "-x", str(package), str(scratch / "prefix")])
+        shutil.rmtree(prefix, ignore_errors=True)
+        shutil.move(scratch / "prefix", prefix)  # only now: a prefix that exists is complete
+        return
+    sys.exit(f"No source of Debian {SUITE}: " + "\n".join(failures[1:] or failures))
 
 
 def main() -> None:
