@@ -14,9 +14,10 @@ OLD_TESTS := $(addprefix test-onnxruntime-,$(OLD_ONNXRUNTIMES))
 # One build folder for the development install and the wheel, so that nothing is compiled twice.
 PIP := $(WITH_BIN) CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/pip --disable-pip-version-check -q
 BUILD_FLAGS := --no-build-isolation -C cmake.define.ONNX_AI_RT_WERROR=ON
+OLD_PIP = .venv-ort$*/bin/pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test $(OLD_TESTS) lint format wheel clean
+.PHONY: build demo test test-newest $(OLD_TESTS) lint format wheel clean
 .SECONDARY:
 
 build: .venv/built
@@ -24,7 +25,9 @@ build: .venv/built
 demo: .venv/built
 	$(BIN)/python examples/quickstart.py
 
-test: .venv/built dist/built $(OLD_TESTS)
+test: test-newest $(OLD_TESTS)
+
+test-newest: .venv/built dist/built
 	$(BIN)/pytest
 
 # The session tests against an older onnxruntime, with the wheel as a user has it.
@@ -67,6 +70,6 @@ dist/built: .venv/built
 
 .venv-ort%/built: dist/built
 	test -d .venv-ort$* || $(PYTHON) -m venv .venv-ort$*
-	.venv-ort$*/bin/pip --disable-pip-version-check -q install --force-reinstall --no-deps dist/*.whl
-	.venv-ort$*/bin/pip --disable-pip-version-check -q install dist/*.whl pytest hypothesis onnxruntime-extensions onnxruntime==$*
+	$(OLD_PIP) install "$$(echo dist/*.whl)[onnxruntime,test]" onnxruntime==$*
+	$(OLD_PIP) install --force-reinstall --no-deps dist/*.whl
 	touch $@
