@@ -29,8 +29,8 @@ class ItemRun {
   explicit ItemRun(const AttentionItem& item)
       : item_(item),
         rows_(item.rows()),
-        ldq_(RoundUp(item.head_size)),
-        ldo_(RoundUp(item.v_head_size)),
+        ldq_(Padded(item.head_size)),
+        ldo_(Padded(item.v_head_size)),
         direct_(rows_ <= kDirectRows),
         scale_(static_cast<C>(item.scale)),
         softcap_(static_cast<C>(item.softcap)) {
@@ -112,8 +112,11 @@ class ItemRun {
 
  private:
   static constexpr int64_t kN = static_cast<int64_t>(kLanes<C>);
+  static constexpr int64_t kGroup = static_cast<int64_t>(kColumnGroup<C>);
   static constexpr int64_t kLdt = kTileKeys + kN;  // TransposeRows may write a vector beyond the tile
   static int64_t RoundUp(int64_t n) { return (n + kN - 1) / kN * kN; }
+  // Rows of queries and outputs have room for whole column groups.
+  static int64_t Padded(int64_t n) { return (n + kGroup - 1) / kGroup * kGroup; }
 
   // Keys [begin, begin + count) of the tile, counted from its first key, in rows first_row... of a run.
   struct Slice {
@@ -121,16 +124,42 @@ class ItemRun {
     int64_t begin, count, first_row;
   };
 
+  // Padding is 0, so that it adds nothing to a dot product.
   void PackQueries() {
+    std::fill(query_, query_ + rows_ * ldq_, C{0});
     WithType<C>(item_.query_dtype, [&](auto element) HWY_ATTR {
       using T = decltype(element);
-      for (int64_t r = 0; r < rows_; ++r) {
-        const int64_t token = item_.token_begin + r / item_.group;
-        const T* from = reinterpret_cast<const T*>(item_.query) + r % item_.group * item_.query_head_stride +
-                        token * item_.query_token_stride;
-        ConvertRow(from, static_cast<size_t>(item_.head_size), query_ + r * ldq_);
+      if constexpr (!IsCode<T>()) {
+        for (int64_t r = 0; r < rows_; ++r) {
+          const int64_t token = item_.token_begin + r / item_.group;
+          const int64_t first = r % item_.group * item_.query_head_stride + token * item_.query_token_stride;
+          ConvertRow(Reader<T>(item_.query + first * static_cast<int64_t>(sizeof(T)), 0), 0,
+                     static_cast<size_t>(item_.head_size), C{1}, query_ + r * ldq_);
+        }
       }
     });
+  }
+
+  // The queries with their columns in planes, as codes of less than 8 bits are read. Made when the first such run comes.
+  template <size_t kPlaneCount>
+  const C* QueriesInPlanes() {
+    if constexpr (kPlaneCount == 1) {
+      return query_;
+    } else {
+      auto& copy = plane_queries_[kPlaneCount == 4];
+      if (!copy) {
+        const Lanes<C> d;
+        copy = hwy::AllocateAligned<C>(static_cast<size_t>(rows_ * ldq_));
+        if (!copy) throw std::bad_alloc();
+        for (int64_t i = 0; i < rows_ * ldq_; i += static_cast<int64_t>(kPlaneCount) * kN) {
+          VecOf<C> v[kPlaneCount];
+          for (size_t p = 0; p < kPlaneCount; ++p) v[p] = hn::Load(d, query_ + i + static_cast<int64_t>(p) * kN);
+          ToPlanes<C>(v);
+          for (size_t p = 0; p < kPlaneCount; ++p) hn::Store(v[p], d, copy.get() + i + static_cast<int64_t>(p) * kN);
+        }
+      }
+      return copy.get();
+    }
   }
 
   void FindSlices(int64_t key, int64_t end) {
@@ -166,19 +195,15 @@ class ItemRun {
     }
   }
 
-  template <typename T>
-  static StoredRows<T> Stored(const RowSource& rows, int64_t first) {
-    return {rows.Row(first), rows.stride_bytes};
-  }
-
   // The first `width` keys of the tile as columns, unless few rows make stored rows cheaper.
   void PackKeys(int64_t width) {
     if (direct_) return;
     for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
       const Slice& s = slices_[i];
       WithType<C>(s.run->key.dtype, [&](auto element) HWY_ATTR {
-        TransposeRows(Stored<decltype(element)>(s.run->key, s.first_row), static_cast<size_t>(s.count),
-                      static_cast<size_t>(item_.head_size), keys_ + s.begin, static_cast<size_t>(kLdt));
+        TransposeRows(Reader<decltype(element)>(s.run->key, s.first_row), static_cast<size_t>(s.count),
+                      static_cast<size_t>(item_.head_size), static_cast<C>(s.run->key.scale), keys_ + s.begin,
+                      static_cast<size_t>(kLdt));
       });
     }
   }
@@ -193,10 +218,10 @@ class ItemRun {
     for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
       const Slice& s = slices_[i];
       WithType<C>(s.run->value.dtype, [&](auto element) HWY_ATTR {
-        const auto rows = Stored<decltype(element)>(s.run->value, s.first_row);
+        const Reader<decltype(element)> rows(s.run->value, s.first_row);
         for (int64_t r = 0; r < s.count; ++r) {
-          ConvertRow(rows.Row(static_cast<size_t>(r)), static_cast<size_t>(item_.v_head_size),
-                     values_ + (s.begin + r) * ldo_);
+          ConvertRow(rows, static_cast<size_t>(r), static_cast<size_t>(item_.v_head_size),
+                     static_cast<C>(s.run->value.scale), values_ + (s.begin + r) * ldo_);
         }
       });
     }
@@ -229,21 +254,31 @@ class ItemRun {
 
   // scores_ = q . k for rows [row, row + count) and the tile's first `width` keys.
   void DotProducts(int64_t row, int64_t count, int64_t width) {
-    const C* query = query_ + row * ldq_;
     if (!direct_) {
-      const StoredRows<C> keys{reinterpret_cast<const uint8_t*>(keys_), kLdt * static_cast<int64_t>(sizeof(C))};
-      AccumulateRows<C>(query, static_cast<size_t>(ldq_), static_cast<size_t>(count), keys,
+      const Reader<C> keys(keys_, kLdt * static_cast<int64_t>(sizeof(C)));
+      AccumulateRows<C>(query_ + row * ldq_, static_cast<size_t>(ldq_), static_cast<size_t>(count), keys,
                         static_cast<size_t>(RoundUp(width)), static_cast<size_t>(item_.head_size), nullptr, false,
                         scores_, kTileKeys, kIgnore);
       return;
     }
     for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
       const Slice& s = slices_[i];
+      const int64_t keys = std::min(s.count, width - s.begin);
       WithType<C>(s.run->key.dtype, [&](auto element) HWY_ATTR {
-        DotRows(query, static_cast<size_t>(ldq_), static_cast<size_t>(count),
-                Stored<decltype(element)>(s.run->key, s.first_row), static_cast<size_t>(std::min(s.count, width - s.begin)),
-                static_cast<size_t>(item_.head_size), scores_ + s.begin, kTileKeys);
+        using T = decltype(element);
+        DotRows(QueriesInPlanes<kPlanes<T>>() + row * ldq_, static_cast<size_t>(ldq_), static_cast<size_t>(count),
+                Reader<T>(s.run->key, s.first_row), static_cast<size_t>(keys), static_cast<size_t>(item_.head_size),
+                scores_ + s.begin, kTileKeys);
       });
+      if (s.run->key.scale != 1.0f) MultiplyScores(count, s.begin, keys, s.run->key.scale);
+    }
+  }
+
+  // scores_[0, count) x [begin, begin + keys) times `scale`.
+  void MultiplyScores(int64_t count, int64_t begin, int64_t keys, float scale) {
+    for (int64_t i = 0; i < count; ++i) {
+      C* const s = scores_ + i * kTileKeys + begin;
+      for (int64_t k = 0; k < keys; ++k) s[k] *= static_cast<C>(scale);
     }
   }
 
@@ -272,8 +307,7 @@ class ItemRun {
   // output = output * alpha + weights . values.
   void AddValues(int64_t row, int64_t count, int64_t key, int64_t width, const C* alpha, bool some_hidden) {
     if (packed_values_) {
-      AddRows<C>({reinterpret_cast<const uint8_t*>(values_), ldo_ * static_cast<int64_t>(sizeof(C))}, row, count, key, 0,
-                 width, alpha, some_hidden);
+      AddRows(Reader<C>(values_, ldo_ * static_cast<int64_t>(sizeof(C))), row, count, key, 0, width, alpha, some_hidden);
       return;
     }
     static constexpr auto kOnes = [] {
@@ -283,22 +317,25 @@ class ItemRun {
     }();
     for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
       const Slice& s = slices_[i];
+      const int64_t keys = std::min(s.count, width - s.begin);
+      if (s.run->value.scale != 1.0f) MultiplyScores(count, s.begin, keys, s.run->value.scale);
       WithType<C>(s.run->value.dtype, [&](auto element) HWY_ATTR {
-        AddRows(Stored<decltype(element)>(s.run->value, s.first_row), row, count, key, s.begin,
-                std::min(s.count, width - s.begin), i == 0 ? alpha : kOnes.data(), some_hidden);
+        AddRows(Reader<decltype(element)>(s.run->value, s.first_row), row, count, key, s.begin, keys,
+                i == 0 ? alpha : kOnes.data(), some_hidden);
       });
     }
   }
 
   // `values`: rows of keys [key + begin, key + begin + depth).
   template <typename T>
-  HWY_INLINE void AddRows(StoredRows<T> values, int64_t row, int64_t count, int64_t key, int64_t begin, int64_t depth,
+  HWY_INLINE void AddRows(const Reader<T>& values, int64_t row, int64_t count, int64_t key, int64_t begin, int64_t depth,
                           const C* alpha, bool some_hidden) {
     const C* weights = scores_ + begin;
     C* output = output_ + row * ldo_;
-    const auto careful = [&](size_t r, size_t rows, size_t column, size_t) HWY_ATTR {
+    const auto careful = [&](size_t r, size_t rows, size_t column, size_t columns) HWY_ATTR {
       for (size_t i = r; i < r + rows; ++i) {
-        AddVisible(values, row + static_cast<int64_t>(i), key + begin, depth, weights + i * kTileKeys, alpha[i], column);
+        AddVisible(values, row + static_cast<int64_t>(i), key + begin, depth, weights + i * kTileKeys, alpha[i], column,
+                   columns);
       }
     };
     AccumulateRows(weights, kTileKeys, static_cast<size_t>(count), values, static_cast<size_t>(item_.v_head_size),
@@ -308,21 +345,27 @@ class ItemRun {
   // The columns of one register block again, where a sum was not finite: a hidden key has weight 0, and 0 * NaN must
   // not count. Slow and rare.
   template <typename T>
-  HWY_NOINLINE void AddVisible(StoredRows<T> values, int64_t row, int64_t key, int64_t depth, const C* weights, C alpha,
-                               size_t first_column) {
+  HWY_NOINLINE void AddVisible(const Reader<T>& values, int64_t row, int64_t key, int64_t depth, const C* weights,
+                               C alpha, size_t first_column, size_t block_columns) {
     const Lanes<C> d;
+    constexpr size_t P = kPlanes<T>;
+    constexpr size_t kStep = P * kLanes<C>;
     BiasRow(item_, row, key, depth, bias_);
-    const size_t last_column =
-        std::min<size_t>(first_column + kMaxVectors * kLanes<C>, static_cast<size_t>(item_.v_head_size));
-    for (size_t c = first_column; c < last_column; c += kLanes<C>) {
-      const size_t lanes = std::min(kLanes<C>, last_column - c);
-      C* output = output_ + row * ldo_ + c;
-      VecOf<C> sum = hn::Mul(hn::LoadU(d, output), hn::Set(d, alpha));
+    const size_t columns = static_cast<size_t>(item_.v_head_size);
+    const size_t last_column = std::min(first_column + block_columns, columns);
+    for (size_t c = first_column; c < last_column; c += kStep) {
+      C* const output = output_ + row * ldo_ + c;
+      VecOf<C> sum[P];
+      for (size_t p = 0; p < P; ++p) sum[p] = hn::Mul(hn::LoadU(d, output + p * kLanes<C>), hn::Set(d, alpha));
+      ToPlanes<C>(sum);
       for (int64_t k = 0; k < depth; ++k) {
         if (bias_[k] == kMinusInfinity<C>) continue;
-        sum = hn::MulAdd(hn::Set(d, weights[k]), LoadAsN<C>(values.Row(static_cast<size_t>(k)) + c, lanes), sum);
+        VecOf<C> v[P];
+        values.template LoadN<C>(values.Row(static_cast<size_t>(k)), c, std::min(kStep, columns - c), v);
+        for (size_t p = 0; p < P; ++p) sum[p] = hn::MulAdd(hn::Set(d, weights[k]), v[p], sum[p]);
       }
-      hn::StoreU(sum, d, output);
+      FromPlanes<C>(sum);
+      for (size_t p = 0; p < P; ++p) hn::StoreU(sum[p], d, output + p * kLanes<C>);
     }
   }
 
@@ -370,6 +413,7 @@ class ItemRun {
   C* bias_ = nullptr;    // tile
   C* keys_ = nullptr;    // head_size x kLdt: the tile's keys as columns
   C* values_ = nullptr;  // tile x ldo
+  hwy::AlignedFreeUniquePtr<C[]> plane_queries_[2];  // of 2 and 4 planes
   bool packed_values_ = false;
   size_t run_ = 0, slice_count_ = 0;
   Slice slices_[kTileKeys];
@@ -389,8 +433,8 @@ void RunItem(const AttentionItem& item) {
 
 template <typename C>
 int64_t PaddedVHeadSize(int64_t v_head_size) {
-  constexpr int64_t N = static_cast<int64_t>(kLanes<C>);
-  return (v_head_size + N - 1) / N * N;
+  constexpr int64_t kGroup = static_cast<int64_t>(kColumnGroup<C>);
+  return (v_head_size + kGroup - 1) / kGroup * kGroup;
 }
 
 // Weighs each state by exp(its max - the common max).

@@ -17,11 +17,14 @@ inline constexpr int64_t kTileKeys = 64;
 // Query rows up to which scores are plain dot products of stored rows; more rows pay for a transposed copy of a tile.
 inline constexpr int64_t kDirectRows = 16;
 
-// Rows of one head: row r starts at data + r * stride_bytes.
+// Rows of one head: row r starts at data + r * stride_bytes. Of codes, a value is (code - zero_point) * scale; a row of
+// them begins at a whole byte.
 struct RowSource {
   const uint8_t* data = nullptr;
   DType dtype = DType::kUndefined;
   int64_t stride_bytes = 0;
+  float scale = 1.0f;
+  int32_t zero_point = 0;
 
   const uint8_t* Row(int64_t r) const { return data + r * stride_bytes; }
 };

@@ -58,7 +58,7 @@ HWY_INLINE void LoadMaskRow(const uint8_t* row, DType dtype, size_t count, C* to
     case DType::kUInt64: return convert(uint64_t());
     default:
       WithType<C>(dtype, [&](auto element) HWY_ATTR {
-        ConvertRow(reinterpret_cast<const decltype(element)*>(row), count, to);
+        if constexpr (!IsCode<decltype(element)>()) ConvertRow(Reader<decltype(element)>(row, 0), 0, count, C{1}, to);
       });
   }
 }

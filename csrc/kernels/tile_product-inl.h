@@ -18,87 +18,112 @@ HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
 namespace HWY_NAMESPACE {
 
-// Register blocks: kMaxRows x kMaxVectors accumulators, a row of B and one broadcast of A fit the register file.
+// Register blocks: accumulators, a row of B and one broadcast of A fit the register file.
+inline constexpr bool k32Registers = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 inline constexpr size_t kMaxRows = 6;
-inline constexpr size_t kMaxVectors = (HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64) ? 4 : 2;
+inline constexpr size_t kMaxVectors = k32Registers ? 4 : 2;
+inline constexpr size_t kAccumulators = kMaxRows * kMaxVectors;
 
-// A block of B as it is stored: row k at data + k * stride_bytes.
-template <typename T>
-struct StoredRows {
-  const uint8_t* data;
-  int64_t stride_bytes;
-  HWY_INLINE const T* Row(size_t k) const {
-    return reinterpret_cast<const T*>(data + static_cast<int64_t>(k) * stride_bytes);
-  }
-};
+// Columns that go through registers together, at most.
+template <typename C>
+inline constexpr size_t kColumnGroup = 4 * kLanes<C>;
 
-// One register block of AccumulateRows. `tail` lanes of the last vector exist in B (0: all; then NV is 1).
+// One register block of AccumulateRows: MR rows, NV vectors of columns from `first` on, of which `columns` exist.
 // alpha null: starts from 0. Where `check` is set and a result is not finite, nothing is stored and false returned.
 template <size_t MR, size_t NV, bool kTail, typename C, typename T>
-HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, size_t lda, StoredRows<T> b, size_t first, size_t tail,
+HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, size_t lda, const Reader<T>& b, size_t first, size_t columns,
                              size_t depth, const C* HWY_RESTRICT alpha, bool check, C* HWY_RESTRICT out, size_t ldo) {
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
-  VecOf<C> acc[MR][NV];
+  constexpr size_t P = kPlanes<T>;
+  constexpr size_t kGroups = NV / P;
+  VecOf<C> acc[MR][kGroups][P];
   HWY_UNROLL(16)
   for (size_t r = 0; r < MR; ++r) {
     HWY_UNROLL(16)
-    for (size_t v = 0; v < NV; ++v) {
-      acc[r][v] = alpha == nullptr ? hn::Zero(d) : hn::Mul(hn::LoadU(d, out + r * ldo + v * N), hn::Set(d, alpha[r]));
+    for (size_t g = 0; g < kGroups; ++g) {
+      HWY_UNROLL(16)
+      for (size_t p = 0; p < P; ++p) {
+        acc[r][g][p] = alpha == nullptr ? hn::Zero(d)
+                                        : hn::Mul(hn::LoadU(d, out + r * ldo + (g * P + p) * N), hn::Set(d, alpha[r]));
+      }
+      ToPlanes<C>(acc[r][g]);
     }
   }
   for (size_t k = 0; k < depth; ++k) {
-    const T* row = b.Row(k) + first;
-    VecOf<C> bv[NV];
+    const uint8_t* const row = b.Row(k);
+    VecOf<C> bv[kGroups][P];
     HWY_UNROLL(16)
-    for (size_t v = 0; v < NV; ++v) bv[v] = kTail ? LoadAsN<C>(row, tail) : LoadAs<C>(row + v * N);
+    for (size_t g = 0; g < kGroups; ++g) {
+      if constexpr (kTail) {
+        b.template LoadN<C>(row, first, columns, bv[g]);
+      } else {
+        b.template Load<C>(row, first + g * P * N, bv[g]);
+      }
+    }
     HWY_UNROLL(16)
     for (size_t r = 0; r < MR; ++r) {
       const VecOf<C> av = hn::Set(d, a[r * lda + k]);
       HWY_UNROLL(16)
-      for (size_t v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(av, bv[v], acc[r][v]);
+      for (size_t g = 0; g < kGroups; ++g) {
+        HWY_UNROLL(16)
+        for (size_t p = 0; p < P; ++p) acc[r][g][p] = hn::MulAdd(av, bv[g][p], acc[r][g][p]);
+      }
     }
   }
   if (check) {
     // x - x is 0 for finite x and NaN otherwise.
     VecOf<C> poison = hn::Zero(d);
     for (size_t r = 0; r < MR; ++r) {
-      for (size_t v = 0; v < NV; ++v) poison = hn::Add(poison, hn::Sub(acc[r][v], acc[r][v]));
+      for (size_t g = 0; g < kGroups; ++g) {
+        for (size_t p = 0; p < P; ++p) poison = hn::Add(poison, hn::Sub(acc[r][g][p], acc[r][g][p]));
+      }
     }
     if (!hn::AllFalse(d, hn::IsNaN(poison))) return false;
   }
   HWY_UNROLL(16)
   for (size_t r = 0; r < MR; ++r) {
     HWY_UNROLL(16)
-    for (size_t v = 0; v < NV; ++v) hn::StoreU(acc[r][v], d, out + r * ldo + v * N);
+    for (size_t g = 0; g < kGroups; ++g) {
+      FromPlanes<C>(acc[r][g]);
+      HWY_UNROLL(16)
+      for (size_t p = 0; p < P; ++p) hn::StoreU(acc[r][g][p], d, out + r * ldo + (g * P + p) * N);
+    }
   }
   return true;
 }
 
 // All rows against `NV` vectors of columns from `first` on. on_reject(row, rows) is called for a block whose check failed.
 template <size_t NV, bool kTail, typename C, typename T, class Reject>
-HWY_INLINE void ProductColumns(const C* a, size_t lda, size_t rows, StoredRows<T> b, size_t first, size_t tail,
+HWY_INLINE void ProductColumns(const C* a, size_t lda, size_t rows, const Reader<T>& b, size_t first, size_t columns,
                                size_t depth, const C* alpha, bool check, C* out, size_t ldo, const Reject& on_reject) {
+  constexpr size_t kRows = std::min(kMaxRows, kAccumulators / NV);
   size_t r = 0;
   const auto block = [&](auto mr) HWY_ATTR {
     constexpr size_t MR = decltype(mr)::value;
     const C* scale = alpha == nullptr ? nullptr : alpha + r;
-    if (!ProductBlock<MR, NV, kTail>(a + r * lda, lda, b, first, tail, depth, scale, check, out + r * ldo, ldo)) {
+    if (!ProductBlock<MR, NV, kTail>(a + r * lda, lda, b, first, columns, depth, scale, check, out + r * ldo, ldo)) {
       on_reject(r, MR);
     }
     r += MR;
   };
-  while (r + kMaxRows <= rows) block(std::integral_constant<size_t, kMaxRows>());
-  if (r + 4 <= rows) block(std::integral_constant<size_t, 4>());
-  if (r + 2 <= rows) block(std::integral_constant<size_t, 2>());
-  if (r < rows) block(std::integral_constant<size_t, 1>());
+  while (r + kRows <= rows) block(std::integral_constant<size_t, kRows>());
+  if constexpr (kRows > 4) {
+    if (r + 4 <= rows) block(std::integral_constant<size_t, 4>());
+  }
+  if constexpr (kRows > 2) {
+    if (r + 2 <= rows) block(std::integral_constant<size_t, 2>());
+  }
+  while (r < rows) block(std::integral_constant<size_t, 1>());
 }
 
-// Columns [0, columns) of B; `out` rows have room for whole vectors. on_reject(row, rows, column, columns).
+// Columns [0, columns) of B; `out` rows have room for whole column groups. on_reject(row, rows, column, columns).
 template <typename C, typename T, class Reject>
-HWY_INLINE void AccumulateRows(const C* a, size_t lda, size_t rows, StoredRows<T> b, size_t columns, size_t depth,
+HWY_INLINE void AccumulateRows(const C* a, size_t lda, size_t rows, const Reader<T>& b, size_t columns, size_t depth,
                                const C* alpha, bool check, C* out, size_t ldo, const Reject& on_reject) {
   constexpr size_t N = kLanes<C>;
+  constexpr size_t P = kPlanes<T>;
+  constexpr size_t kMost = std::max(P, kMaxVectors);
   size_t c = 0;
   const auto run = [&](auto nv, auto is_tail) HWY_ATTR {
     constexpr size_t NV = decltype(nv)::value;
@@ -107,13 +132,14 @@ HWY_INLINE void AccumulateRows(const C* a, size_t lda, size_t rows, StoredRows<T
                               [&](size_t row, size_t count) HWY_ATTR { on_reject(row, count, c, NV * N); });
     c += NV * N;
   };
-  using No = std::false_type;
-  while (c + kMaxVectors * N <= columns) run(std::integral_constant<size_t, kMaxVectors>(), No());
-  if constexpr (kMaxVectors > 2) {
-    if (c + 2 * N <= columns) run(std::integral_constant<size_t, 2>(), No());
+  while (c + kMost * N <= columns) run(std::integral_constant<size_t, kMost>(), std::false_type());
+  if constexpr (kMost > 2 && P <= 2) {
+    if (c + 2 * N <= columns) run(std::integral_constant<size_t, 2>(), std::false_type());
   }
-  if (c + N <= columns) run(std::integral_constant<size_t, 1>(), No());
-  if (c < columns) run(std::integral_constant<size_t, 1>(), std::true_type());
+  if constexpr (kMost > 1 && P == 1) {
+    if (c + N <= columns) run(std::integral_constant<size_t, 1>(), std::false_type());
+  }
+  if (c < columns) run(std::integral_constant<size_t, P>(), std::true_type());
 }
 
 // Lane j of the result is the sum of the lanes of v[j]; N - 1 pairwise interleave-and-add steps. Overwrites v.
@@ -131,40 +157,44 @@ HWY_INLINE VecOf<C> SumsOf(VecOf<C>* HWY_RESTRICT v) {
 }
 
 // R query rows against `count` stored rows: R x N/R accumulators, so that a K row is promoted once for R rows.
-// q rows are padded to whole vectors with 0.
+// q rows are padded to whole column groups with 0 and, for codes of less than 8 bits, in planes.
 template <size_t R, typename C, typename T>
-HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, StoredRows<T> keys, size_t count, size_t head_size,
+HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T>& keys, size_t count, size_t head_size,
                              C* HWY_RESTRICT s, size_t lds) {
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
+  constexpr size_t P = kPlanes<T>;
   constexpr size_t KB = N / R;
   for (size_t j = 0; j < count; j += KB) {
     const size_t valid = std::min(KB, count - j);
-    const T* rows[KB];
+    const uint8_t* rows[KB];
     HWY_UNROLL(16)
     for (size_t i = 0; i < KB; ++i) rows[i] = keys.Row(j + std::min(i, valid - 1));
     VecOf<C> acc[N];
     HWY_UNROLL(16)
     for (size_t i = 0; i < N; ++i) acc[i] = hn::Zero(d);
-    size_t c = 0;
-    for (; c + N <= head_size; c += N) {
-      VecOf<C> kv[KB];
+    const auto add = [&](size_t c, const VecOf<C>(&kv)[KB][P]) HWY_ATTR {
       HWY_UNROLL(16)
-      for (size_t i = 0; i < KB; ++i) kv[i] = LoadAs<C>(rows[i] + c);
-      HWY_UNROLL(16)
-      for (size_t r = 0; r < R; ++r) {
-        const VecOf<C> qv = hn::LoadU(d, q + r * ldq + c);
+      for (size_t p = 0; p < P; ++p) {
         HWY_UNROLL(16)
-        for (size_t i = 0; i < KB; ++i) acc[r * KB + i] = hn::MulAdd(qv, kv[i], acc[r * KB + i]);
-      }
-    }
-    if (c != head_size) {
-      for (size_t r = 0; r < R; ++r) {
-        const VecOf<C> qv = hn::LoadU(d, q + r * ldq + c);
-        for (size_t i = 0; i < KB; ++i) {
-          acc[r * KB + i] = hn::MulAdd(qv, LoadAsN<C>(rows[i] + c, head_size - c), acc[r * KB + i]);
+        for (size_t r = 0; r < R; ++r) {
+          const VecOf<C> qv = hn::LoadU(d, q + r * ldq + c + p * N);
+          HWY_UNROLL(16)
+          for (size_t i = 0; i < KB; ++i) acc[r * KB + i] = hn::MulAdd(qv, kv[i][p], acc[r * KB + i]);
         }
       }
+    };
+    size_t c = 0;
+    for (; c + P * N <= head_size; c += P * N) {
+      VecOf<C> kv[KB][P];
+      HWY_UNROLL(16)
+      for (size_t i = 0; i < KB; ++i) keys.template Load<C>(rows[i], c, kv[i]);
+      add(c, kv);
+    }
+    if (c < head_size) {
+      VecOf<C> kv[KB][P];
+      for (size_t i = 0; i < KB; ++i) keys.template LoadN<C>(rows[i], c, head_size - c, kv[i]);
+      add(c, kv);
     }
     HWY_ALIGN C sums[N];
     hn::Store(SumsOf<C>(acc), d, sums);
@@ -173,8 +203,8 @@ HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, StoredRows<T> 
 }
 
 template <typename C, typename T>
-HWY_INLINE void DotRows(const C* q, size_t ldq, size_t rows, StoredRows<T> keys, size_t count, size_t head_size, C* s,
-                        size_t lds) {
+HWY_INLINE void DotRows(const C* q, size_t ldq, size_t rows, const Reader<T>& keys, size_t count, size_t head_size,
+                        C* s, size_t lds) {
   size_t r = 0;
   const auto block = [&](auto mr) HWY_ATTR {
     constexpr size_t R = decltype(mr)::value;
@@ -190,32 +220,48 @@ HWY_INLINE void DotRows(const C* q, size_t ldq, size_t rows, StoredRows<T> keys,
   block(std::integral_constant<size_t, 1>());
 }
 
-// to[c * ldt + j] = row j [c] for j < count. Writes whole vectors of rows: up to N - 1 columns behind `count` get
-// copies of the last row.
+// to[c * ldt + j] = row j [c] for j < count, times `scale` where they are codes. Writes whole vectors of rows: up to
+// N - 1 columns behind `count` get copies of the last row.
 template <typename C, typename T>
-HWY_INLINE void TransposeRows(StoredRows<T> from, size_t count, size_t columns, C* HWY_RESTRICT to, size_t ldt) {
+HWY_INLINE void TransposeRows(const Reader<T>& from, size_t count, size_t columns, C scale, C* HWY_RESTRICT to,
+                              size_t ldt) {
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
+  constexpr size_t P = kPlanes<T>;
   for (size_t j = 0; j < count; j += N) {
-    const T* rows[N];
+    const uint8_t* rows[N];
     for (size_t i = 0; i < N; ++i) rows[i] = from.Row(j + std::min(i, count - j - 1));
-    for (size_t c = 0; c < columns; c += N) {
-      const size_t valid = std::min(N, columns - c);
-      VecOf<C> v[N], w[N];
+    for (size_t c = 0; c < columns; c += P * N) {
+      VecOf<C> v[P][N];
+      const bool whole = c + P * N <= columns;
       HWY_UNROLL(16)
-      for (size_t i = 0; i < N; ++i) v[i] = valid == N ? LoadAs<C>(rows[i] + c) : LoadAsN<C>(rows[i] + c, valid);
-      // log2(N) perfect shuffles of the rows.
-      HWY_UNROLL(16)
-      for (size_t step = 1; step < N; step *= 2) {
-        HWY_UNROLL(16)
-        for (size_t i = 0; i < N / 2; ++i) {
-          w[2 * i] = hn::InterleaveWholeLower(d, v[i], v[i + N / 2]);
-          w[2 * i + 1] = hn::InterleaveWholeUpper(d, v[i], v[i + N / 2]);
+      for (size_t i = 0; i < N; ++i) {
+        VecOf<C> planes[P];
+        if (whole) {
+          from.template Load<C>(rows[i], c, planes);
+        } else {
+          from.template LoadN<C>(rows[i], c, columns - c, planes);
         }
         HWY_UNROLL(16)
-        for (size_t i = 0; i < N; ++i) v[i] = w[i];
+        for (size_t p = 0; p < P; ++p) v[p][i] = IsCode<T>() ? hn::Mul(planes[p], hn::Set(d, scale)) : planes[p];
       }
-      for (size_t i = 0; i < valid; ++i) hn::StoreU(v[i], d, to + (c + i) * ldt + j);
+      for (size_t p = 0; p < P; ++p) {
+        // log2(N) perfect shuffles of the rows.
+        VecOf<C> w[N];
+        HWY_UNROLL(16)
+        for (size_t step = 1; step < N; step *= 2) {
+          HWY_UNROLL(16)
+          for (size_t i = 0; i < N / 2; ++i) {
+            w[2 * i] = hn::InterleaveWholeLower(d, v[p][i], v[p][i + N / 2]);
+            w[2 * i + 1] = hn::InterleaveWholeUpper(d, v[p][i], v[p][i + N / 2]);
+          }
+          HWY_UNROLL(16)
+          for (size_t i = 0; i < N; ++i) v[p][i] = w[i];
+        }
+        for (size_t i = 0; i < N && c + i * P + p < columns; ++i) {
+          hn::StoreU(v[p][i], d, to + (c + i * P + p) * ldt + j);
+        }
+      }
     }
   }
 }
