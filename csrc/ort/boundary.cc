@@ -131,7 +131,9 @@ void* NodeRun::Output(size_t index, const Shape& shape) const {
   if (value == nullptr) return nullptr;
   void* data = nullptr;
   Check(Api().GetTensorMutableData(value, &data));
-  return data;
+  // A tensor without elements may have no buffer, but it is wanted all the same.
+  alignas(64) static char no_elements[64];
+  return data == nullptr ? no_elements : data;
 }
 
 void NodeRun::Ran(const std::string& path) const {

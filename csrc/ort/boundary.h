@@ -68,7 +68,7 @@ class NodeRun final : public Executor {
 
   // The input where it lies; not present where the node or its caller leaves it out.
   TensorView Input(size_t index) const;
-  // Allocates the output and returns its buffer; null where the node leaves it out.
+  // Allocates the output and returns its buffer; null where the node leaves it out, and only there.
   void* Output(size_t index, const Shape& shape) const;
 
   // Counts the run for kernel_runs() and logs it at VERBOSE. Call it once, after the kernel's work.

@@ -32,9 +32,9 @@ def _table() -> list[tuple[str, Geometry, dict[str, Any], tuple[str, ...]]]:
     """(name, geometry, changed inputs and attributes (None: removed), words)."""
     f16, f64, lengths = np.float16, np.float64, np.array([5, 5])
     return [
-        ("Q of rank 2", PLAIN, {"Q": _zeros(3, 6)}, ("Q", "3 or 4", "2")),
-        ("K of rank 3 beside Q of rank 4", PLAIN, {"K": _zeros(2, 5, 12)}, ("K", "4", "3")),
-        ("V of rank 3 beside Q of rank 4", PLAIN, {"V": _zeros(2, 5, 14)}, ("V", "4", "3")),
+        ("Q of rank 2", PLAIN, {"Q": _zeros(3, 6)}, ("Q", "3 or 4", "(3,6)")),
+        ("K of rank 3 beside Q of rank 4", PLAIN, {"K": _zeros(2, 5, 12)}, ("K", "4", "(2,5,12)")),
+        ("V of rank 3 beside Q of rank 4", PLAIN, {"V": _zeros(2, 5, 14)}, ("V", "4", "(2,5,14)")),
         ("rank 3 without q_num_heads", FLAT, {"q_num_heads": None}, ("q_num_heads",)),
         ("rank 3 without kv_num_heads", FLAT, {"kv_num_heads": None}, ("kv_num_heads",)),
         ("negative q_num_heads", FLAT, {"q_num_heads": -4}, ("q_num_heads", "-4")),
@@ -56,8 +56,8 @@ def _table() -> list[tuple[str, Geometry, dict[str, Any], tuple[str, ...]]]:
         ("type of V", PLAIN, {"V": _zeros(2, 2, 5, 7, dtype=np.int8)}, ("V", "int8")),
         ("past_key alone", PAST, {"past_value": None}, ("past_key", "past_value")),
         ("past_value alone", PAST, {"past_key": None}, ("past_key", "past_value")),
-        ("rank of past_key", PAST, {"past_key": _zeros(2, 4, 12)}, ("past_key", "4", "3")),
-        ("rank of past_value", PAST, {"past_value": _zeros(2, 4, 14)}, ("past_value", "4", "3")),
+        ("rank of past_key", PAST, {"past_key": _zeros(2, 4, 12)}, ("past_key", "(2,4,12)")),
+        ("rank of past_value", PAST, {"past_value": _zeros(2, 4, 14)}, ("past_value", "(2,4,14)")),
         ("batch of past_key", PAST, {"past_key": _zeros(1, 2, 4, 6)}, ("past_key", "2", "1")),
         ("heads of past_key", PAST, {"past_key": _zeros(2, 4, 4, 6)}, ("past_key", "2", "4")),
         ("head size of past_key", PAST, {"past_key": _zeros(2, 2, 4, 7)}, ("past_key", "6", "7")),
