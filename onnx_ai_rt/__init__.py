@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from onnx_ai_rt._register import register as register
     from onnx_ai_rt._runs import KernelRun as KernelRun
     from onnx_ai_rt._runs import kernel_runs as kernel_runs
+    from onnx_ai_rt.cache import CacheError as CacheError
+    from onnx_ai_rt.cache import PagedCache as PagedCache
     from onnx_ai_rt.proto import AffineLayoutProto as AffineLayoutProto
     from onnx_ai_rt.proto import EncodedValueProto as EncodedValueProto
     from onnx_ai_rt.proto import PagedCacheBlockProto as PagedCacheBlockProto
@@ -38,6 +40,7 @@ _EXPORTS = {
     "_runs": ("KernelRun", "kernel_runs"),
     "reference.ops": ("reference_ops",),
     "schemas": ("register_schemas",),
+    "cache": ("CacheError", "PagedCache"),
     "proto": ("AffineLayoutProto", "EncodedValueProto", "PagedCacheBlockProto", "PagedCacheProto"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}

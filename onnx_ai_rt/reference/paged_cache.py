@@ -48,6 +48,14 @@ class Payload:
     def nbytes(self) -> int:
         return self.format.nbytes(int(np.prod(self.shape, dtype=object)))
 
+    def parameters(self) -> tuple[Array, Array]:
+        """Scales and zero points of an affine payload, in the shape that they are stored in."""
+        affine = self.message.affine
+        scale = _tensor_array(affine.scale, FORMATS["FLOAT"])
+        if not affine.HasField("zero_point"):
+            return scale, np.zeros(scale.shape, np.int32)
+        return scale, _tensor_array(affine.zero_point, self.format)
+
     def decode(self) -> FloatArray:
         """The valid rows, ``[batch, kv_heads, length, width]``.
 
@@ -60,11 +68,7 @@ class Payload:
             codes = unpack_codes(self.message.raw_data, self.format, int(np.prod(self.shape))).reshape(self.shape)
             axis = affine.axis if affine.HasField("axis") else None
             block_size = affine.block_size if affine.HasField("block_size") else None
-            scale = _tensor_array(affine.scale, FORMATS["FLOAT"])
-            zero_point = np.zeros(scale.shape, np.int32)
-            if affine.HasField("zero_point"):
-                zero_point = _tensor_array(affine.zero_point, self.format)
-            scale, zero_point = (expand_parameters(p, self.shape, axis, block_size)[rows] for p in (scale, zero_point))
+            scale, zero_point = (expand_parameters(p, self.shape, axis, block_size)[rows] for p in self.parameters())
             values = dequantize(codes[rows], scale, zero_point)
         else:
             values = _tensor_array(self.message, self.format).reshape(self.shape)[rows].astype(np.float32)

@@ -140,14 +140,15 @@ def quantize_paged_cache(
             continue
         if index in selected:
             converted = convert_block(data[field.payload : field.end], blocks[index], key, value)
-            pieces.append(_length_delimited(_BLOCKS, converted))
+            pieces.append(length_delimited(_BLOCKS, converted))
         else:
             pieces.append(data[field.begin : field.end])
         index += 1
     return b"".join(pieces)
 
 
-def _length_delimited(number: int, content: bytes) -> bytes:
+def length_delimited(number: int, content: bytes) -> bytes:
+    """A field with its tag and length; `number` is below 16."""
     size, header = len(content), bytearray([number << 3 | wire.BYTES])
     while size >= 0x80:
         header.append(size & 0x7F | 0x80)

@@ -1,0 +1,99 @@
+"""New pages from arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnx_ai_rt.cache.headers import Bytes, PageHeader, PayloadHeader
+from onnx_ai_rt.cache.progress import progress
+from onnx_ai_rt.proto import PagedCacheBlockProto
+from onnx_ai_rt.reference.quantize import FORMATS, Array, FloatArray, Format, find_format, scale_for
+from onnx_ai_rt.reference.quantize_paged_cache import encode, length_delimited
+
+_BLOCKS = 1  # field of PagedCacheProto
+
+
+def append_pages(
+    offset: int,
+    last: PageHeader | None,
+    key: Array,
+    value: Array,
+    page_size: int,
+    key_format: str | None,
+    value_format: str | None,
+) -> tuple[Bytes, list[PageHeader]]:
+    """Bytes and headers of the pages that hold these tokens.
+
+    Args:
+        offset: where the bytes will be in the cache.
+        last: the page before them.
+
+    The others are those of `PagedCache.append`.
+    """
+    if page_size < 1:
+        raise ValueError(f"expected a page_size of 1 or more, got {page_size}")
+    formats = {"key": _format("key", key, key_format), "value": _format("value", value, value_format)}
+    _check_shapes(key, value, last)
+    start = last.start + last.length if last else 0
+    pieces, headers = [], []
+    for first in progress(range(0, key.shape[2], page_size), "building pages"):
+        length = min(page_size, key.shape[2] - first)
+        block = PagedCacheBlockProto(start=start, length=length)
+        sides = []
+        for side, array in (("key", key), ("value", value)):
+            rows = array[:, :, first : first + length].astype(np.float32)
+            if not np.isfinite(rows).all():
+                raise ValueError(
+                    f"{side}: expected finite values, got NaN or infinity in tokens {first} to {first + length - 1}"
+                )
+            scale, zero_point = page_scale(rows, formats[side])
+            message = encode(rows, length, formats[side], scale, zero_point, f"{side}, tokens from {first} on")
+            getattr(block, f"encoded_{side}" if formats[side].is_affine else side).CopyFrom(message)
+            sides.append(payload_header(rows, formats[side], scale, zero_point))
+        piece = length_delimited(_BLOCKS, block.SerializeToString())
+        headers.append(PageHeader(start, length, offset, offset + len(piece), *sides))
+        pieces.append(piece)
+        offset += len(piece)
+        start += length
+    return np.frombuffer(b"".join(pieces), np.uint8), headers
+
+
+def page_scale(rows: FloatArray, format: Format) -> tuple[float, int]:
+    """Scale and zero point of a page from the range of its values."""
+    if not format.is_affine:
+        return 1.0, 0
+    return scale_for(float(rows.min(initial=0)), float(rows.max(initial=0)), format)
+
+
+def payload_header(rows: FloatArray, format: Format, scale: float, zero_point: int) -> PayloadHeader:
+    """The header of a page that has no unused rows."""
+    batch, heads, length, width = rows.shape
+    shape = (batch, heads, length, width)
+    if not format.is_affine:
+        return PayloadHeader(format.name, shape, None, None, None, None)
+    return PayloadHeader(format.name, shape, scale, zero_point, None, None)
+
+
+def _format(side: str, array: Array, name: str | None) -> Format:
+    if name is None and array.dtype == np.float64:
+        name = "FLOAT"
+    format = find_format(array.dtype if name is None else name)
+    if format is None or (name is None and format.is_affine):
+        expected = "float32, float16, bfloat16 or float64" if name is None else f"one of {', '.join(FORMATS)}"
+        raise ValueError(f"{side}: expected {expected}, got {array.dtype if name is None else name}")
+    return format
+
+
+def _check_shapes(key: Array, value: Array, last: PageHeader | None) -> None:
+    for side, array in (("key", key), ("value", value)):
+        if array.ndim != 4:
+            raise ValueError(f"{side}: expected the shape [batch, kv_heads, tokens, width], got {list(array.shape)}")
+        if last:
+            batch, heads, _, width = (last.key if side == "key" else last.value).shape
+            expected = [batch, heads, array.shape[2], width]
+            if list(array.shape) != expected:
+                raise ValueError(f"{side}: expected the shape {expected} of the pages before, got {list(array.shape)}")
+    if key.shape[:3] != value.shape[:3]:
+        raise ValueError(
+            f"value: expected batch, heads and tokens {list(key.shape[:3])} of the key, got {list(value.shape[:3])}"
+        )

@@ -1,0 +1,36 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from onnx_ai_rt.cache.headers import Bytes
+
+
+def write_atomically(path: str | os.PathLike[str], data: Bytes) -> None:
+    """Writes the bytes beside the file and renames: at every moment the old content or the new one is there.
+
+    Raises:
+        OSError: as for any file; nothing has changed then.
+    """
+    target = Path(path)
+    if target.is_symlink():  # what it points to is replaced, not the link
+        target = target.resolve()
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data.data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:  # the new name is to survive a power cut as well
+        os.fsync(folder)
+    finally:
+        os.close(folder)
