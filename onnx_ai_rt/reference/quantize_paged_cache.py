@@ -22,7 +22,7 @@ from onnx_ai_rt.reference.quantize import (
     quantize,
 )
 
-_OPERATOR = "QuantizePagedCache"
+_OPERATOR = "ai.rt::QuantizePagedCache"
 _BLOCKS = 1  # field of PagedCacheProto
 
 

@@ -245,7 +245,7 @@ def test_not_finite(place, bad, target):
         assert validate(parse(convert(data, [0], target, target)))
         return
     with pytest.raises(
-        CacheError, match=r"^QuantizePagedCache: input cache, block 0, value: expected finite values.*got"
+        CacheError, match=r"^ai\.rt::QuantizePagedCache: input cache, block 0, value: expected finite values.*got"
     ):
         convert(data, [0], target, target)
 
@@ -295,7 +295,7 @@ VALID = {
 def test_arguments(name, bad, got):
     data = base().SerializeToString()
     assert quantize_paged_cache(data, **VALID)
-    with pytest.raises(CacheError, match=f"^QuantizePagedCache: input {name}: .*{got}"):
+    with pytest.raises(CacheError, match=rf"^ai\.rt::QuantizePagedCache: input {name}: .*{got}"):
         quantize_paged_cache(data, **(VALID | {name: bad}))
 
 
