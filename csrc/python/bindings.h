@@ -14,6 +14,8 @@ namespace onnx_ai_rt {
 
 void BindCpuFeatures(pybind11::module_& m);
 void BindAttention(pybind11::module_& m);
+void BindCache(pybind11::module_& m);
+void BindQuantize(pybind11::module_& m);
 
 // numpy's and ml_dtypes' element types by name; throws InvalidArgument (ValueError in Python) for others.
 DType DTypeOf(const pybind11::array& array);

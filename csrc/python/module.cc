@@ -5,4 +5,6 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The kernels of onnx_ai_rt without ONNX Runtime.";
   onnx_ai_rt::BindCpuFeatures(m);
   onnx_ai_rt::BindAttention(m);
+  onnx_ai_rt::BindCache(m);
+  onnx_ai_rt::BindQuantize(m);
 }
