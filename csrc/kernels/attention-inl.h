@@ -177,21 +177,8 @@ class ItemRun {
   void CopySlices() const {
     for (size_t i = 0; i < slice_count_; ++i) {
       const Slice& s = slices_[i];
-      CopyRows(s, s.run->key, item_.head_size, s.run->key_copy);
-      CopyRows(s, s.run->value, item_.v_head_size, s.run->value_copy);
-    }
-  }
-
-  static void CopyRows(const Slice& s, const RowSource& from, int64_t width, uint8_t* to) {
-    if (to == nullptr) return;
-    const int64_t bytes = width * static_cast<int64_t>(BytesOf(from.dtype));
-    if (bytes == 0) return;
-    if (from.stride_bytes == bytes) {
-      std::memcpy(to + s.first_row * bytes, from.Row(s.first_row), static_cast<size_t>(s.count * bytes));
-      return;
-    }
-    for (int64_t r = s.first_row; r < s.first_row + s.count; ++r) {
-      std::memcpy(to + r * bytes, from.Row(r), static_cast<size_t>(bytes));
+      CopyRows(s.run->key, s.first_row, s.count, item_.head_size, s.run->key_copy);
+      CopyRows(s.run->value, s.first_row, s.count, item_.v_head_size, s.run->value_copy);
     }
   }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <cstring>
 
 #include "kernels/tensor_view.h"
 
@@ -28,6 +28,17 @@ struct RowSource {
 
   const uint8_t* Row(int64_t r) const { return data + r * stride_bytes; }
 };
+
+// Copies rows [first, first + count) of `width` elements to row `first` of dense rows at `to`; nothing where it is null.
+inline void CopyRows(const RowSource& from, int64_t first, int64_t count, int64_t width, uint8_t* to) {
+  const int64_t bytes = width * static_cast<int64_t>(BytesOf(from.dtype));
+  if (to == nullptr || bytes == 0) return;
+  if (from.stride_bytes == bytes) {
+    std::memcpy(to + first * bytes, from.Row(first), static_cast<size_t>(count * bytes));
+    return;
+  }
+  for (int64_t r = first; r < first + count; ++r) std::memcpy(to + r * bytes, from.Row(r), static_cast<size_t>(bytes));
+}
 
 // Keys [begin, end) of one batch entry and head, stored alike. Row 0 of both sources is key `begin`.
 // copy_*: where to put an untouched copy of the rows while they are in cache (row r at + r * width bytes), or null.
@@ -93,7 +104,7 @@ struct AttentionItem {
   double scale = 1.0, softcap = 0.0;         // softcap 0 is off
   Visibility visibility;
   MaskRows mask;
-  const KeyRun* runs = nullptr;              // ascending, cover [0, T)
+  const KeyRun* runs = nullptr;              // ascending, cover [key_begin, key_end)
   size_t run_count = 0;
 
   DType query_dtype = DType::kUndefined;     // also of the output and the scores
