@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/quantize.h"
 #include "kernels/tensor_view.h"
 
 namespace onnx_ai_rt {
@@ -25,6 +26,10 @@ struct RowSource {
   int64_t stride_bytes = 0;
   float scale = 1.0f;
   int32_t zero_point = 0;
+  // Not null: rows that are not so simple (a scale within a row, a row that begins inside a byte). They are decoded to
+  // floats a tile at a time; row r is token r of this batch entry and head, and the fields above are unused.
+  const StoredPayload* payload = nullptr;
+  int64_t batch = 0, head = 0;
 
   const uint8_t* Row(int64_t r) const { return data + r * stride_bytes; }
 };
