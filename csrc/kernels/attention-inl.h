@@ -118,10 +118,12 @@ class ItemRun {
   // Rows of queries and outputs have room for whole column groups.
   static int64_t Padded(int64_t n) { return (n + kGroup - 1) / kGroup * kGroup; }
 
-  // Keys [begin, begin + count) of the tile, counted from its first key, in rows first_row... of a run.
+  // Keys [begin, begin + count) of the tile, counted from its first key: rows first_row... of a run. key and value are
+  // these rows alone, row 0 the first.
   struct Slice {
     const KeyRun* run;
     int64_t begin, count, first_row;
+    RowSource key, value;
   };
 
   // Padding is 0, so that it adds nothing to a dot product.
@@ -170,28 +172,48 @@ class ItemRun {
       const KeyRun& run = item_.runs[i];
       const int64_t begin = std::max(key, run.begin);
       const int64_t count = std::min(end, run.end) - begin;
-      if (count > 0) slices_[slice_count_++] = {&run, begin - key, count, begin - run.begin};
+      if (count > 0) {
+        const int64_t first = begin - run.begin;
+        slices_[slice_count_++] = {&run, begin - key, count, first, RowsFrom(run.key, first), RowsFrom(run.value, first)};
+      }
     }
+  }
+
+  static RowSource RowsFrom(RowSource rows, int64_t first) {
+    if (rows.payload == nullptr) rows.data = rows.Row(first);
+    return rows;
+  }
+
+  // Rows that cannot be read in place become floats, in memory of their own.
+  void DecodeSlices() {
+    for (size_t i = 0; i < slice_count_; ++i) {
+      Slice& s = slices_[i];
+      DecodeRows(s, item_.head_size, ldq_, decoded_[0], s.key);
+      DecodeRows(s, item_.v_head_size, ldo_, decoded_[1], s.value);
+    }
+  }
+
+  static void DecodeRows(const Slice& s, int64_t width, int64_t stride, hwy::AlignedFreeUniquePtr<float[]>& buffer,
+                         RowSource& rows) {
+    const StoredPayload* const payload = rows.payload;
+    if (payload == nullptr) return;
+    if (!buffer) buffer = hwy::AllocateAligned<float>(static_cast<size_t>(kTileKeys * stride));
+    if (!buffer) throw std::bad_alloc();
+    float* const first = buffer.get() + s.begin * stride;
+    for (int64_t r = 0; r < s.count; ++r) {
+      DecodeRow(*payload, rows.batch, rows.head, s.first_row + r, 0, width, first + r * stride);
+    }
+    rows = RowSource();
+    rows.data = reinterpret_cast<const uint8_t*>(first);
+    rows.dtype = DType::kFloat;
+    rows.stride_bytes = stride * static_cast<int64_t>(sizeof(float));
   }
 
   void CopySlices() const {
     for (size_t i = 0; i < slice_count_; ++i) {
       const Slice& s = slices_[i];
-      CopyRows(s, s.run->key, item_.head_size, s.run->key_copy);
-      CopyRows(s, s.run->value, item_.v_head_size, s.run->value_copy);
-    }
-  }
-
-  static void CopyRows(const Slice& s, const RowSource& from, int64_t width, uint8_t* to) {
-    if (to == nullptr) return;
-    const int64_t bytes = width * static_cast<int64_t>(BytesOf(from.dtype));
-    if (bytes == 0) return;
-    if (from.stride_bytes == bytes) {
-      std::memcpy(to + s.first_row * bytes, from.Row(s.first_row), static_cast<size_t>(s.count * bytes));
-      return;
-    }
-    for (int64_t r = s.first_row; r < s.first_row + s.count; ++r) {
-      std::memcpy(to + r * bytes, from.Row(r), static_cast<size_t>(bytes));
+      CopyRows(s.run->key, s.first_row, s.count, item_.head_size, s.run->key_copy);
+      CopyRows(s.run->value, s.first_row, s.count, item_.v_head_size, s.run->value_copy);
     }
   }
 
@@ -200,9 +222,9 @@ class ItemRun {
     if (direct_) return;
     for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
       const Slice& s = slices_[i];
-      WithType<C>(s.run->key.dtype, [&](auto element) HWY_ATTR {
-        TransposeRows(Reader<decltype(element)>(s.run->key, s.first_row), static_cast<size_t>(s.count),
-                      static_cast<size_t>(item_.head_size), static_cast<C>(s.run->key.scale), keys_ + s.begin,
+      WithType<C>(s.key.dtype, [&](auto element) HWY_ATTR {
+        TransposeRows(Reader<decltype(element)>(s.key, 0), static_cast<size_t>(s.count),
+                      static_cast<size_t>(item_.head_size), static_cast<C>(s.key.scale), keys_ + s.begin,
                       static_cast<size_t>(kLdt));
       });
     }
@@ -212,22 +234,23 @@ class ItemRun {
   void PackValues(int64_t width) {
     packed_values_ = false;
     if (direct_) return;
-    const bool as_stored = slice_count_ == 1 && slices_[0].run->value.dtype == kComputeDType;
+    const bool as_stored = slice_count_ == 1 && slices_[0].value.dtype == kComputeDType;
     if (as_stored) return;
     packed_values_ = true;
     for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
       const Slice& s = slices_[i];
-      WithType<C>(s.run->value.dtype, [&](auto element) HWY_ATTR {
-        const Reader<decltype(element)> rows(s.run->value, s.first_row);
+      WithType<C>(s.value.dtype, [&](auto element) HWY_ATTR {
+        const Reader<decltype(element)> rows(s.value, 0);
         for (int64_t r = 0; r < s.count; ++r) {
           ConvertRow(rows, static_cast<size_t>(r), static_cast<size_t>(item_.v_head_size),
-                     static_cast<C>(s.run->value.scale), values_ + (s.begin + r) * ldo_);
+                     static_cast<C>(s.value.scale), values_ + (s.begin + r) * ldo_);
         }
       });
     }
   }
 
   void StreamTile(int64_t key, int64_t end) {
+    DecodeSlices();
     PackKeys(end - key);
     PackValues(end - key);
     for (int64_t r = 0; r < rows_; r += kChunkRows) {
@@ -264,13 +287,13 @@ class ItemRun {
     for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
       const Slice& s = slices_[i];
       const int64_t keys = std::min(s.count, width - s.begin);
-      WithType<C>(s.run->key.dtype, [&](auto element) HWY_ATTR {
+      WithType<C>(s.key.dtype, [&](auto element) HWY_ATTR {
         using T = decltype(element);
         DotRows(QueriesInPlanes<kPlanes<T>>() + row * ldq_, static_cast<size_t>(ldq_), static_cast<size_t>(count),
-                Reader<T>(s.run->key, s.first_row), static_cast<size_t>(keys), static_cast<size_t>(item_.head_size),
+                Reader<T>(s.key, 0), static_cast<size_t>(keys), static_cast<size_t>(item_.head_size),
                 scores_ + s.begin, kTileKeys);
       });
-      if (s.run->key.scale != 1.0f) MultiplyScores(count, s.begin, keys, s.run->key.scale);
+      if (s.key.scale != 1.0f) MultiplyScores(count, s.begin, keys, s.key.scale);
     }
   }
 
@@ -318,9 +341,9 @@ class ItemRun {
     for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
       const Slice& s = slices_[i];
       const int64_t keys = std::min(s.count, width - s.begin);
-      if (s.run->value.scale != 1.0f) MultiplyScores(count, s.begin, keys, s.run->value.scale);
-      WithType<C>(s.run->value.dtype, [&](auto element) HWY_ATTR {
-        AddRows(Reader<decltype(element)>(s.run->value, s.first_row), row, count, key, s.begin, keys,
+      if (s.value.scale != 1.0f) MultiplyScores(count, s.begin, keys, s.value.scale);
+      WithType<C>(s.value.dtype, [&](auto element) HWY_ATTR {
+        AddRows(Reader<decltype(element)>(s.value, 0), row, count, key, s.begin, keys,
                 i == 0 ? alpha : kOnes.data(), some_hidden);
       });
     }
@@ -414,6 +437,7 @@ class ItemRun {
   C* keys_ = nullptr;    // head_size x kLdt: the tile's keys as columns
   C* values_ = nullptr;  // tile x ldo
   hwy::AlignedFreeUniquePtr<C[]> plane_queries_[2];  // of 2 and 4 planes
+  hwy::AlignedFreeUniquePtr<float[]> decoded_[2];    // tile x ldq, tile x ldo
   bool packed_values_ = false;
   size_t run_ = 0, slice_count_ = 0;
   Slice slices_[kTileKeys];

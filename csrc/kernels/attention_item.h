@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <cstring>
 
+#include "kernels/quantize.h"
 #include "kernels/tensor_view.h"
 
 namespace onnx_ai_rt {
@@ -25,9 +26,24 @@ struct RowSource {
   int64_t stride_bytes = 0;
   float scale = 1.0f;
   int32_t zero_point = 0;
+  // Not null: rows that are not so simple (a scale within a row, a row that begins inside a byte). They are decoded to
+  // floats a tile at a time; row r is token r of this batch entry and head, and the fields above are unused.
+  const StoredPayload* payload = nullptr;
+  int64_t batch = 0, head = 0;
 
   const uint8_t* Row(int64_t r) const { return data + r * stride_bytes; }
 };
+
+// Copies rows [first, first + count) of `width` elements to row `first` of dense rows at `to`; nothing where it is null.
+inline void CopyRows(const RowSource& from, int64_t first, int64_t count, int64_t width, uint8_t* to) {
+  const int64_t bytes = width * static_cast<int64_t>(BytesOf(from.dtype));
+  if (to == nullptr || bytes == 0) return;
+  if (from.stride_bytes == bytes) {
+    std::memcpy(to + first * bytes, from.Row(first), static_cast<size_t>(count * bytes));
+    return;
+  }
+  for (int64_t r = first; r < first + count; ++r) std::memcpy(to + r * bytes, from.Row(r), static_cast<size_t>(bytes));
+}
 
 // Keys [begin, end) of one batch entry and head, stored alike. Row 0 of both sources is key `begin`.
 // copy_*: where to put an untouched copy of the rows while they are in cache (row r at + r * width bytes), or null.
@@ -93,7 +109,7 @@ struct AttentionItem {
   double scale = 1.0, softcap = 0.0;         // softcap 0 is off
   Visibility visibility;
   MaskRows mask;
-  const KeyRun* runs = nullptr;              // ascending, cover [0, T)
+  const KeyRun* runs = nullptr;              // ascending, cover [key_begin, key_end)
   size_t run_count = 0;
 
   DType query_dtype = DType::kUndefined;     // also of the output and the scores

@@ -1,22 +1,12 @@
 // Validation of Attention's inputs and the choice of path. No SIMD.
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/attention.h"
-#include "kernels/attention_item.h"
+#include "kernels/attention_driver.h"
 #include "kernels/error.h"
 
 namespace onnx_ai_rt {
 namespace {
-
-// Query rows and their output of one item should stay in the second-level cache.
-constexpr int64_t kBlockBytes = 256 << 10;
-constexpr int64_t kMaxBlockRows = 512;
-// Enough items to keep many threads busy; a constant, so that the split depends on the problem alone.
-constexpr int64_t kWantedItems = 32;
-constexpr int64_t kMinBlockRows = 64;
-constexpr int64_t kMinPieceKeys = 512;
-constexpr int64_t kMaxSplitRows = 128;
 
 class Checker {
  public:
@@ -239,24 +229,6 @@ bool MaskNeedsDouble(const TensorView& mask) {
   }
 }
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Splits the work into items: blocks of query tokens, and pieces of the keys where blocks are too few.
-void ChooseSplit(AttentionPlan& plan) {
-  const int64_t pairs = plan.batch * plan.kv_heads;
-  if (pairs == 0 || plan.q_len == 0) return;
-  const int64_t group = plan.q_heads / plan.kv_heads;
-  const int64_t row_bytes = (plan.head_size + plan.v_head_size + 1) * (plan.compute_in_double ? 8 : 4);
-  const int64_t rows = std::clamp(kBlockBytes / row_bytes, kMinBlockRows, kMaxBlockRows);
-  const int64_t even = CeilDiv(plan.q_len, CeilDiv(kWantedItems, pairs));
-  const int64_t tokens = std::min(std::max<int64_t>(1, rows / group), std::max(even, CeilDiv(kMinBlockRows, group)));
-  const int64_t blocks = CeilDiv(plan.q_len, tokens);
-  plan.query_block = CeilDiv(plan.q_len, blocks);
-  if (blocks == 1 && !plan.request.scores && plan.q_len * group <= kMaxSplitRows) {
-    plan.key_pieces = std::clamp<int64_t>(plan.kv_len / kMinPieceKeys, 1, CeilDiv(kWantedItems, pairs));
-  }
-}
-
 }  // namespace
 
 AttentionPlan PlanAttention(const std::string& op_name, const AttentionAttributes& attributes,
@@ -281,7 +253,11 @@ AttentionPlan PlanAttention(const std::string& op_name, const AttentionAttribute
        {&plan.output_shape, &plan.present_key_shape, &plan.present_value_shape, &plan.scores_shape}) {
     ElementCount(*shape);
   }
-  ChooseSplit(plan);
+  const AttentionSizes sizes{plan.batch,  plan.q_heads,   plan.kv_heads,   plan.q_len,
+                             plan.kv_len, plan.head_size, plan.v_head_size};
+  const AttentionSplit split = ChooseSplit(sizes, plan.compute_in_double, !request.scores);
+  plan.query_block = split.query_block;
+  plan.key_pieces = split.key_pieces;
   const bool direct = plan.query_block * (plan.q_heads / plan.kv_heads) <= kDirectRows;
   plan.path = std::string(direct ? "direct" : "tiled") + (plan.compute_in_double ? "_f64" : "_f32") +
               (request.scores ? "_scores" : "");

@@ -49,11 +49,16 @@ def append_pages(
             scale, zero_point = page_scale(rows, formats[side])
             message = encode(rows, length, formats[side], scale, zero_point, f"{side}, tokens from {first} on")
             getattr(block, f"encoded_{side}" if formats[side].is_affine else side).CopyFrom(message)
-            sides.append(payload_header(rows, formats[side], scale, zero_point))
+            sides.append(
+                (rows.shape, formats[side], scale, zero_point, length_delimited(1, message.SerializeToString()))
+            )
         piece = length_delimited(_BLOCKS, block.SerializeToString())
-        headers.append(PageHeader(start, length, offset, offset + len(piece), *sides))
+        end = offset + len(piece)
+        key_end = end - len(sides[1][-1])  # in both messages the values come last
+        payloads = [_header(*side[:4], side_end) for side, side_end in zip(sides, (key_end, end), strict=True)]
+        headers.append(PageHeader(start, length, offset, end, *payloads))
         pieces.append(piece)
-        offset += len(piece)
+        offset = end
         start += length
     return np.frombuffer(b"".join(pieces), np.uint8), headers
 
@@ -65,13 +70,11 @@ def page_scale(rows: FloatArray, format: Format) -> tuple[float, int]:
     return scale_for(float(rows.min(initial=0)), float(rows.max(initial=0)), format)
 
 
-def payload_header(rows: FloatArray, format: Format, scale: float, zero_point: int) -> PayloadHeader:
-    """The header of a page that has no unused rows."""
-    batch, heads, length, width = rows.shape
-    shape = (batch, heads, length, width)
-    if not format.is_affine:
-        return PayloadHeader(format.name, shape, None, None, None, None)
-    return PayloadHeader(format.name, shape, scale, zero_point, None, None)
+def _header(shape: tuple[int, ...], format: Format, scale: float, zero_point: int, end: int) -> PayloadHeader:
+    batch, heads, length, width = shape
+    offset = end - format.nbytes(batch * heads * length * width)
+    values = (scale, zero_point) if format.is_affine else (None, None)
+    return PayloadHeader(format.name, (batch, heads, length, width), values[0], values[1], None, None, offset)
 
 
 def _format(side: str, array: Array, name: str | None) -> Format:

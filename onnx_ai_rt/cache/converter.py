@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
+from onnx_ai_rt._core import quantize_paged_cache
 from onnx_ai_rt.cache.builder import page_scale
 from onnx_ai_rt.cache.headers import Bytes, PageHeader, read_headers
-from onnx_ai_rt.cache.pages import checked_block
+from onnx_ai_rt.cache.pages import checked_block, decode_side
 from onnx_ai_rt.cache.progress import progress
 from onnx_ai_rt.reference import wire
-from onnx_ai_rt.reference.paged_cache import CacheError, Payload
+from onnx_ai_rt.reference.paged_cache import CacheError
 from onnx_ai_rt.reference.quantize import FORMATS, Format
-from onnx_ai_rt.reference.quantize_paged_cache import convert_block, length_delimited
+from onnx_ai_rt.reference.quantize_paged_cache import encode_like, join_block, length_delimited
 
 Target = tuple[str, float | None, int]  # format, scale (None: from the range of each page), zero point
 
@@ -22,20 +25,43 @@ def convert_pages(
     data: Bytes, headers: list[PageHeader], pages: Iterable[int] | None, key: Target, value: Target
 ) -> tuple[Bytes, list[PageHeader]]:
     """Bytes and headers of the cache with pages converted; see `PagedCache.quantize`."""
-    key_format, value_format = _check_target("key", key), _check_target("value", value)
+    formats = {"key": _check_target("key", key), "value": _check_target("value", value)}
     selected = _check_pages(pages, len(headers))
+    if all(
+        scale is not None or not formats[side].is_affine for side, (_, scale, _) in (("key", key), ("value", value))
+    ):
+        result = _convert_at_once(data, selected, formats, {"key": key, "value": value})
+        return result, read_headers(result)
     pieces: list[Bytes] = []
     copied = 0
     for index in progress(selected, "converting pages"):
         header = headers[index]
         page = data[header.begin : header.end]
         block = checked_block(header, page)
-        targets = (_target(block.key, key_format, key), _target(block.value, value_format, value))
-        converted = length_delimited(1, convert_block(_content(page), block, *targets))
+        messages = []
+        for side, payload, (_, scale, zero_point) in (("key", block.key, key), ("value", block.value, value)):
+            rows = decode_side(header, side, page)
+            parameters = page_scale(rows, formats[side]) if scale is None else (float(np.float32(scale)), zero_point)
+            messages.append(encode_like(payload, rows, formats[side], *parameters))
+        converted = length_delimited(1, join_block(_content(page), block, *messages))
         pieces += [data[copied : header.begin], np.frombuffer(converted, np.uint8)]
         copied = header.end
     result = np.concatenate([*pieces, data[copied:]])
     return result, read_headers(result)
+
+
+def _convert_at_once(data: Bytes, pages: list[int], formats: dict[str, Format], targets: dict[str, Target]) -> Bytes:
+    """All pages with the same parameters: what the operator does, by the same code."""
+    arguments: dict[str, Any] = {}
+    for side, (_, scale, zero_point) in targets.items():
+        arguments[f"{side}_scale"] = 1.0 if scale is None else scale
+        arguments[f"{side}_type"] = formats[side].data_type
+        arguments[f"{side}_zero_point"] = zero_point if formats[side].is_affine else 0
+    try:
+        result: Bytes = quantize_paged_cache(data, np.array(pages, np.int64), **arguments, threads=os.cpu_count() or 1)
+    except ValueError as error:
+        raise CacheError(str(error)) from None
+    return result
 
 
 def _content(page: Bytes) -> bytes:
@@ -69,10 +95,3 @@ def _check_pages(pages: Iterable[int] | None, count: int) -> list[int]:
         if page == previous:
             raise CacheError(f"pages: expected unique indices, got {page} twice")
     return selected
-
-
-def _target(payload: Payload, format: Format, target: Target) -> tuple[Format, float, int]:
-    _, scale, zero_point = target
-    if scale is None:
-        return (format, *page_scale(payload.decode(), format)) if format.is_affine else (format, 1.0, 0)
-    return format, float(np.float32(scale)), zero_point

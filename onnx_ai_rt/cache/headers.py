@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from onnx_ai_rt.reference import wire
-from onnx_ai_rt.reference.paged_cache import Payload, parse, validate
-from onnx_ai_rt.reference.quantize import FORMATS, Format
+from onnx_ai_rt._core import parse_paged_cache
+from onnx_ai_rt.reference.paged_cache import CacheError
+from onnx_ai_rt.reference.quantize import FORMATS, Format, find_format
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -24,6 +25,7 @@ class PayloadHeader:
     zero_point: int | None  # likewise
     axis: int | None
     block_size: int | None
+    offset: int | None  # of the values in the cache's bytes; None where they are in pieces or there are none
 
     @property
     def format(self) -> Format:
@@ -66,31 +68,33 @@ class PageHeader:
         return self.end - self.begin
 
 
-def read_headers(data: Bytes, place: str = "paged cache") -> list[PageHeader]:
+def read_headers(data: Bytes, place: str = "PagedCache") -> list[PageHeader]:
     """Validates a serialized cache, without looking at the values of its raw payloads.
 
+    Args:
+        data: contiguous bytes of any size.
+        place: the start of error messages.
+
     Raises:
-        CacheError: a ValueError that says in one sentence what is wrong, and where.
+        CacheError: a ValueError that says in one sentence what is wrong, and where: the operators' own check.
     """
-    blocks = validate(parse(data, place), place)
-    fields = [f for f in wire.read_fields(data.tobytes()) if (f.number, f.wire_type) == (1, wire.BYTES)]
+    try:
+        pages = parse_paged_cache(data, place, "cache")
+    except ValueError as error:
+        raise CacheError(str(error)) from None
     return [
-        PageHeader(b.start, b.length, f.begin, f.end, _payload_header(b.key), _payload_header(b.value))
-        for b, f in zip(blocks, fields, strict=True)
+        PageHeader(
+            p["start"], p["length"], p["begin"], p["end"], _payload_header(p["key"]), _payload_header(p["value"])
+        )
+        for p in pages
     ]
 
 
-def _payload_header(payload: Payload) -> PayloadHeader:
-    if not payload.format.is_affine:
-        return PayloadHeader(payload.format.name, payload.shape, None, None, None, None)
-    affine = payload.message.affine
-    scale, zero_point = payload.parameters()
-    scalar = not affine.HasField("axis")
+def _payload_header(payload: dict[str, Any]) -> PayloadHeader:
+    format = find_format(payload["data_type"])
+    assert format is not None  # validated
+    axis = payload.get("axis")
+    scale, zero_point = (payload.get("scale"), payload.get("zero_point")) if axis is None else (None, None)
     return PayloadHeader(
-        payload.format.name,
-        payload.shape,
-        float(scale.reshape(())) if scalar else None,
-        int(zero_point.reshape(())) if scalar else None,
-        None if scalar else affine.axis % 4,
-        affine.block_size if affine.HasField("block_size") else None,
+        format.name, payload["shape"], scale, zero_point, axis, payload.get("block_size"), payload["offset"]
     )

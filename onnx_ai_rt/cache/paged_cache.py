@@ -61,7 +61,7 @@ class PagedCache:
     The operators take and give `to_array()`, a uint8 tensor.
     """
 
-    def __init__(self, data: bytes | bytearray | memoryview | Bytes = b"", *, place: str = "paged cache") -> None:
+    def __init__(self, data: bytes | bytearray | memoryview | Bytes = b"", *, place: str = "PagedCache") -> None:
         """Takes serialized bytes, without copying them; none are the empty cache.
 
         Args:

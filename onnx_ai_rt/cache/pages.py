@@ -6,10 +6,11 @@ import dataclasses
 
 import numpy as np
 
+from onnx_ai_rt._core import convert_payload
 from onnx_ai_rt.cache.headers import Bytes, PageHeader, PayloadHeader
 from onnx_ai_rt.proto import PagedCacheBlockProto, PagedCacheProto
 from onnx_ai_rt.reference.paged_cache import MAX_MESSAGE_BYTES, Block, CacheError, check_block
-from onnx_ai_rt.reference.quantize import FloatArray
+from onnx_ai_rt.reference.quantize import FORMATS, FloatArray, pack_codes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,10 +134,39 @@ def checked_block(header: PageHeader, data: Bytes) -> Block:
     return check_block(parse_page(header, data), f"page at token {header.start}", header.start)
 
 
-def decode_side(header: PageHeader, side: str, data: Bytes) -> FloatArray:
-    """The valid rows of one side, as float32."""
-    block = checked_block(header, data)
-    return (block.key if side == "key" else block.value).decode()
+def decode_side(header: PageHeader, side: str, page: Bytes) -> FloatArray:
+    """The valid rows of one side, as float32.
+
+    Args:
+        header: of the page.
+        side: "key" or "value".
+        page: its bytes, ``[begin, end)`` of the cache.
+    """
+    payload: PayloadHeader = getattr(header, side)
+    if payload.offset is None or payload.axis is not None:  # parts, or parameters that the header does not have
+        block = checked_block(header, page)
+        return (block.key if side == "key" else block.value).decode()
+    begin = payload.offset - header.begin
+    batch, heads, _, width = payload.shape
+    scale = np.array(1.0 if payload.scale is None else payload.scale, "<f4").tobytes()
+    zero_point = (
+        b"\0" if payload.zero_point is None else pack_codes(np.array([payload.zero_point]), payload.format.bits)
+    )
+    try:
+        rows: Bytes = convert_payload(
+            page[begin : begin + payload.nbytes],
+            dtype=payload.format.data_type,
+            shape=payload.shape,
+            length=header.length,
+            target_dtype=FORMATS["FLOAT"].data_type,
+            capacity=header.length,
+            scales=scale,
+            zero_points=zero_point,
+        )
+    except ValueError as error:
+        raise CacheError(f"page at token {header.start}, {side}: {error}") from None
+    values: FloatArray = rows.view(np.float32)
+    return values.reshape(batch, heads, header.length, width)
 
 
 def compare(page: int, ours: tuple[FloatArray, FloatArray], original: tuple[FloatArray, FloatArray]) -> PageError:

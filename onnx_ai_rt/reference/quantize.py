@@ -78,7 +78,10 @@ def pack_codes(codes: Array, bits: int) -> bytes:
     """Packs integers of any shape, row-major, the first element of a byte in its lowest bits; spare high bits are 0."""
     flat = codes.reshape(-1).astype(np.int16).astype(np.uint8)  # two's complement
     per_byte = 8 // bits
-    rows = np.pad(flat & ((1 << bits) - 1), (0, -flat.size % per_byte)).reshape(-1, per_byte)
+    spare = -flat.size % per_byte
+    if spare:
+        flat = np.concatenate([flat, np.zeros(spare, np.uint8)])
+    rows = (flat & np.uint8((1 << bits) - 1)).reshape(-1, per_byte)
     shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
     packed: npt.NDArray[np.uint8] = np.bitwise_or.reduce(rows << shifts, axis=1)
     return packed.tobytes()

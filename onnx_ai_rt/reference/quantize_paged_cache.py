@@ -25,10 +25,13 @@ from onnx_ai_rt.reference.quantize import (
 _OPERATOR = "ai.rt::QuantizePagedCache"
 _BLOCKS = 1  # field of PagedCacheProto
 
+Target = tuple[Format, float, int]  # format, scale, zero point
+Encoded = TensorProto | EncodedValueProto
+
 
 def encode(
     values: FloatArray, capacity: int, format: Format, scale: float = 1.0, zero_point: int = 0, place: str = "payload"
-) -> TensorProto | EncodedValueProto:
+) -> Encoded:
     """The message that holds these rows as a writer makes it: raw data, and an explicit zero point.
 
     Args:
@@ -66,7 +69,7 @@ def encode(
     return TensorProto(dims=shape, data_type=format.data_type, raw_data=little_endian.tobytes())
 
 
-def convert_block(data: bytes, block: Block, key: tuple[Format, float, int], value: tuple[Format, float, int]) -> bytes:
+def convert_block(data: bytes, block: Block, key: Target, value: Target) -> bytes:
     """Bytes of a page in other formats.
 
     Args:
@@ -75,26 +78,16 @@ def convert_block(data: bytes, block: Block, key: tuple[Format, float, int], val
         key: format, scale and zero point of the new key.
         value: the same of the new value.
 
-    Returns:
-        bytes: start, length, both payloads, then the unknown fields as they were.
-
     Raises:
         CacheError: naming the place, for values that are or become infinite or NaN.
     """
-    message = PagedCacheBlockProto(start=block.start, length=block.length)
-    for side, payload, target in (("key", block.key, key), ("value", block.value, value)):
-        encoded = _convert(payload, *target)
-        getattr(message, side if isinstance(encoded, TensorProto) else f"encoded_{side}").CopyFrom(encoded)
-    unknown = b"".join(data[f.begin : f.end] for f in wire.read_fields(data) if not _is_known(f))
-    return message.SerializeToString() + unknown
+    messages = [encode_like(p, p.decode(), *t) for p, t in ((block.key, key), (block.value, value))]
+    return join_block(data, block, *messages)
 
 
-def _is_known(field: wire.Field) -> bool:
-    return 1 <= field.number <= 6 and field.wire_type == (wire.VARINT if field.number <= 2 else wire.BYTES)
-
-
-def _convert(payload: Payload, format: Format, scale: float, zero_point: int) -> TensorProto | EncodedValueProto:
-    encoded = encode(payload.decode(), payload.shape[2], format, scale, zero_point, payload.place)
+def encode_like(payload: Payload, rows: FloatArray, format: Format, scale: float, zero_point: int) -> Encoded:
+    """The message that holds these rows in place of `payload`, with its capacity, name and doc string."""
+    encoded = encode(rows, payload.shape[2], format, scale, zero_point, payload.place)
     for text in ("name", "doc_string"):
         if payload.message.HasField(text):
             try:
@@ -102,6 +95,19 @@ def _convert(payload: Payload, format: Format, scale: float, zero_point: int) ->
             except UnicodeDecodeError as error:
                 raise CacheError(f"{payload.place}: expected UTF-8 in {text}, got other bytes") from error
     return encoded
+
+
+def join_block(data: bytes, block: Block, key: Encoded, value: Encoded) -> bytes:
+    """The block `data` with other payloads: start, length, both payloads, then the unknown fields as they were."""
+    message = PagedCacheBlockProto(start=block.start, length=block.length)
+    for side, encoded in (("key", key), ("value", value)):
+        getattr(message, side if isinstance(encoded, TensorProto) else f"encoded_{side}").CopyFrom(encoded)
+    unknown = b"".join(data[f.begin : f.end] for f in wire.read_fields(data) if not _is_known(f))
+    return message.SerializeToString() + unknown
+
+
+def _is_known(field: wire.Field) -> bool:
+    return 1 <= field.number <= 6 and field.wire_type == (wire.VARINT if field.number <= 2 else wire.BYTES)
 
 
 def quantize_paged_cache(
@@ -165,7 +171,7 @@ def _cache_bytes(cache: bytes | Array) -> bytes:
     return cache.tobytes()
 
 
-def _target(side: str, scale: Array, zero_point: Array) -> tuple[Format, float, int]:
+def _target(side: str, scale: Array, zero_point: Array) -> Target:
     scale, zero_point = np.asarray(scale), np.asarray(zero_point)
     if scale.dtype != np.float32 or scale.shape not in ((), (1,)):
         raise CacheError(f"{_OPERATOR}: input {side}_scale: expected a FLOAT scalar, got {_describe(scale)}")
