@@ -277,6 +277,6 @@ class PagedCache:
         statistics = self.statistics
         return (
             f"PagedCache({tokens} tokens of {batch} x {heads} heads, widths {key_width} and {value_shape[3]}; "
-            f"{len(self._headers)} pages: {pages}; {format_bytes(self._size)}, "
+            f"{len(self._headers)} page{'s' if len(self._headers) > 1 else ''}: {pages}; {format_bytes(self._size)}, "
             f"{statistics.bits_per_value:.2f} bits a value, {statistics.float_ratio:.2f} times smaller than float)"
         )

@@ -164,7 +164,9 @@ def decode_side(header: PageHeader, side: str, page: Bytes) -> FloatArray:
             zero_points=zero_point,
         )
     except ValueError as error:
-        raise CacheError(f"page at token {header.start}, {side}: {error}") from None
+        got = str(error).rpartition(": ")[2]  # "nan at batch 0, head 1, token 2, column 3"
+        place = f"page at token {header.start}, {side}"
+        raise CacheError(f"{place}: expected finite values in the valid rows, got {got}") from None
     values: FloatArray = rows.view(np.float32)
     return values.reshape(batch, heads, header.length, width)
 

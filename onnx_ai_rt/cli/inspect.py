@@ -114,8 +114,9 @@ def as_lines(path: str, cache: PagedCache) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
     total = cache.statistics
     yield ""
+    pages = f"{len(rows)} page{'s' if len(rows) > 1 else ''}"
     yield (
-        f"{len(rows)} pages, {format_bytes(total.nbytes)}, {total.bits_per_value:.2f} bits a value, "
+        f"{pages}, {format_bytes(total.nbytes)}, {total.bits_per_value:.2f} bits a value, "
         f"{total.float_ratio:.2f} times smaller than float"
     )
 

@@ -3,10 +3,12 @@
 import os
 import re
 import stat
+import time
 
 import ml_dtypes
 import numpy as np
 import pytest
+from cache import wire_writer as w
 from cache.defects import base
 from cache.golden import GOLDEN
 from cache.strategies import ALL_FORMATS, BITS, cache_bytes, caches
@@ -16,7 +18,8 @@ from hypothesis import strategies as st
 import onnx_ai_rt
 from onnx_ai_rt import CacheError, PagedCache, PagedCacheProto
 from onnx_ai_rt.cache.progress import progress
-from onnx_ai_rt.reference.paged_cache import parse, validate
+from onnx_ai_rt.cli import main
+from onnx_ai_rt.reference.paged_cache import validate
 from onnx_ai_rt.reference.quantize import FORMATS
 from onnx_ai_rt.reference.quantize_paged_cache import quantize_paged_cache
 
@@ -268,13 +271,75 @@ def test_wrong_array():
         PagedCache(np.zeros(2, F32))
 
 
-def test_two_gib_and_more():
-    class Huge(np.ndarray):
-        def __len__(self):
-            return 1 << 31
+def sparse_file(path):
+    """A page of two payloads of 1.25 GiB, of which one row each is valid, as a file with holes."""
+    rows = 5 << 26
+    dims = b"".join(w.number(1, d) for d in (1, 1, rows, 1))
+    raw = w.tag(9, w.BYTES) + w.varint(4 * rows)
+    payload = dims + w.number(2, w.FLOAT) + raw
+    size = len(payload) + 4 * rows
+    fields = [w.tag(field, w.BYTES) + w.varint(size) + payload for field in (3, 5)]
+    content = w.number(1, 0) + w.number(2, 1)
+    total = len(content) + sum(len(f) + 4 * rows for f in fields)
+    with open(path, "wb") as file:
+        file.write(w.tag(1, w.BYTES) + w.varint(total) + content)
+        for field, value in zip(fields, (1.5, -2.5), strict=True):
+            file.write(field)
+            end = file.tell() + 4 * rows
+            file.write(w.floats(value))
+            file.truncate(end)
+            file.seek(end)
+    return np.memmap(path, np.uint8, "r")
 
-    with pytest.raises(CacheError, match="Python's protobuf parses at most 2147483647 bytes, got 2147483648"):
-        parse(np.zeros(1, np.uint8).view(Huge))
+
+def test_more_than_two_gib(tmp_path, capsys):
+    data = sparse_file(tmp_path / "large")
+    assert data.size > 2 << 30
+    cache = PagedCache(data)
+    assert (cache.tokens, cache.pages[0].capacity, cache.nbytes) == (1, 5 << 26, data.size)
+    assert [x.item() for x in cache.to_dense()] == [1.5, -2.5]
+    for read in (cache.to_proto, cache.pages[0].to_proto):
+        with pytest.raises(CacheError, match=f"Python's protobuf parses at most 2147483647 bytes, got {data.size}"):
+            read()
+    assert main(["inspect", str(tmp_path / "large")]) == 0
+    assert "1 page, 2.5 GiB" in capsys.readouterr().out
+
+
+def test_ten_thousand_pages():
+    """Limits that only something quadratic, or a parser in Python, would miss."""
+    key, value = arrays(tokens=10_000, batch=1, heads=1)
+    begin = time.process_time()
+    cache = PagedCache.from_dense(key, value, 1)
+    built = time.process_time()
+    again = PagedCache(cache.to_array())
+    read = time.process_time()
+    assert again._headers == cache._headers
+    assert repr(again)
+    described = time.process_time()
+    dense = again.to_dense()
+    decoded = time.process_time()
+    np.testing.assert_array_equal(dense[0], key)
+    assert built - begin < 15
+    assert read - built < 3
+    assert described - read < 3
+    assert decoded - described < 10
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_not_finite(bad):
+    message = PagedCache.from_dense(*arrays(), 4).to_proto()
+    values = np.zeros((2, 3, 4, 5), F32)
+    values[1, 2, 3, 4] = bad
+    message.blocks[1].key.raw_data = values.tobytes()
+    cache = PagedCache.from_proto(message)
+    for call in (cache.to_dense, lambda: cache.quantize("INT8", "INT8")):
+        with pytest.raises(CacheError) as error:
+            call()
+        place = "page at token 4, key: expected finite values in the valid rows"
+        assert str(error.value) == f"{place}, got {bad} at batch 1, head 2, token 3, column 4"
+    with pytest.raises(CacheError, match=f"block 1, key: expected finite .* got {bad} at batch 1, head 2"):
+        cache.quantize("FLOAT", "FLOAT")
+    assert cache.quantize("FLOAT", "FLOAT", pages=[0, 2])
 
 
 def test_empty_cache():
