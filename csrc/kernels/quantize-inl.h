@@ -144,11 +144,23 @@ uint32_t CopyFloats(const uint8_t* in, size_t n, uint8_t* out) {
 using D16 = hn::Rebind<uint16_t, DF>;
 using D16Bytes = hn::Repartition<uint8_t, D16>;
 
+// Exact. Highway's emulation for SSE2, which has no instruction for it, takes infinity and NaN for numbers from 65536
+// on.
+HWY_INLINE VF FloatsOfHalfs(hn::Vec<hn::Rebind<hwy::float16_t, DF>> halfs) {
+  const VF x = hn::PromoteTo(DF(), halfs);
+#if HWY_TARGET == HWY_SSE2
+  const VF special = hn::BitCast(DF(), hn::Or(hn::BitCast(DU32(), x), hn::Set(DU32(), 0x7f800000u)));
+  return hn::IfThenElse(hn::Ge(hn::Abs(x), hn::Set(DF(), 65536.0f)), special, x);
+#else
+  return x;
+#endif
+}
+
 uint32_t PromoteHalfs(const uint8_t* in, size_t n, uint8_t* out) {
   const hn::Rebind<hwy::float16_t, DF> dh;
   return ForEachStep<2, 4>(in, n, out, hn::Lanes(DF()),
                            [&](const uint8_t* from, uint8_t* to, size_t, VU32* largest) HWY_ATTR {
-                             const VF x = hn::PromoteTo(DF(), hn::BitCast(dh, hn::LoadU(D16Bytes(), from)));
+                             const VF x = FloatsOfHalfs(hn::BitCast(dh, hn::LoadU(D16Bytes(), from)));
                              *largest = hn::Max(*largest, AbsBits(x));
                              StoreFloats(x, to);
                            });

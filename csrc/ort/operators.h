@@ -6,6 +6,7 @@
 namespace onnx_ai_rt {
 
 OperatorSpec AttentionOperator();
+OperatorSpec QuantizePagedCacheOperator();
 
 // In the order of registration; built once, lives as long as the process.
 const std::vector<OperatorSpec>& AllOperators();

@@ -72,6 +72,7 @@ bool WantsOverride(const OrtSessionOptions* options) {
 const std::vector<OperatorSpec>& AllOperators() {
   static const auto* operators = new std::vector<OperatorSpec>{
       AttentionOperator(),
+      QuantizePagedCacheOperator(),
   };
   return *operators;
 }
