@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from onnx_ai_rt.proto import PagedCacheBlockProto as PagedCacheBlockProto
     from onnx_ai_rt.proto import PagedCacheProto as PagedCacheProto
     from onnx_ai_rt.reference.ops import reference_ops as reference_ops
+    from onnx_ai_rt.rewrite import PagedModel as PagedModel
+    from onnx_ai_rt.rewrite import to_paged as to_paged
     from onnx_ai_rt.schemas import register_schemas as register_schemas
 
     __version__: str
@@ -39,6 +41,7 @@ _EXPORTS = {
     "_register": ("register",),
     "_runs": ("KernelRun", "kernel_runs"),
     "reference.ops": ("reference_ops",),
+    "rewrite": ("PagedModel", "to_paged"),
     "schemas": ("register_schemas",),
     "cache": ("CacheError", "PagedCache"),
     "proto": ("AffineLayoutProto", "EncodedValueProto", "PagedCacheBlockProto", "PagedCacheProto"),
