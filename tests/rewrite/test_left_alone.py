@@ -38,7 +38,7 @@ def insert(*pairs: tuple[str, str]) -> Callable[[str], str]:
     ("mask", "reason"),
     [
         (
-            "one too many",
+            "too many",
             "its mask 'mask' is not causal: for 0 past and 2 new tokens the rows see keys 0..1, keys 0..1",
         ),
         ("prefix", "its mask 'mask' is not causal: for 0 past and 2 new tokens the rows see keys 0..1, keys 0..1"),
