@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from onnx_ai_rt._runs import kernel_runs as kernel_runs
     from onnx_ai_rt.cache import CacheError as CacheError
     from onnx_ai_rt.cache import PagedCache as PagedCache
+    from onnx_ai_rt.decode import PagedKVCache as PagedKVCache
+    from onnx_ai_rt.decode import ReformatPolicy as ReformatPolicy
     from onnx_ai_rt.proto import AffineLayoutProto as AffineLayoutProto
     from onnx_ai_rt.proto import EncodedValueProto as EncodedValueProto
     from onnx_ai_rt.proto import PagedCacheBlockProto as PagedCacheBlockProto
@@ -41,6 +43,7 @@ _EXPORTS = {
     "_register": ("register",),
     "_runs": ("KernelRun", "kernel_runs"),
     "reference.ops": ("reference_ops",),
+    "decode": ("PagedKVCache", "ReformatPolicy"),
     "rewrite": ("PagedModel", "to_paged"),
     "schemas": ("register_schemas",),
     "cache": ("CacheError", "PagedCache"),

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from onnx_ai_rt.cache.headers import Bytes
 
 
 def write_atomically(path: str | os.PathLike[str], data: Bytes) -> None:
-    """Writes the bytes beside the file and renames: at every moment the old content or the new one is there.
+    """Writes a file of these bytes; see `atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(data.data)
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write beside `path`, renamed at the end: at every moment the old content or the new one is there.
 
     Raises:
-        OSError: as for any file; nothing has changed then.
+        OSError: as for any file; nothing has changed then, nor after an error of the caller's.
     """
     target = Path(path)
     if target.is_symlink():  # what it points to is replaced, not the link
@@ -22,7 +32,7 @@ def write_atomically(path: str | os.PathLike[str], data: Bytes) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data.data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)

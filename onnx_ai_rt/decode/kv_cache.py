@@ -1,0 +1,264 @@
+"""The caches of all layers of a model that decodes token by token."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from onnx_ai_rt.cache import PagedCache, Statistics
+from onnx_ai_rt.cache.pages import format_bytes
+from onnx_ai_rt.decode.files import read_caches, write_caches
+from onnx_ai_rt.decode.layer import LayerBuffer, Merge
+from onnx_ai_rt.decode.policy import ReformatPolicy
+from onnx_ai_rt.decode.storage import Bytes
+from onnx_ai_rt.reference.paged_cache import CacheError
+from onnx_ai_rt.rewrite.paged_model import CacheNames, PagedModel, read_cache_names
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+
+def core_merge() -> Merge:
+    """The merge of pages in C++."""
+    from onnx_ai_rt import _core
+
+    merge: Merge = _core.merge_pages
+    return merge
+
+
+@dataclass(frozen=True)
+class KVCacheStatistics(Statistics):
+    """Totals over all layers; `tokens` counts those of one layer."""
+
+    layers: int
+    pages: int
+    """Of all layers."""
+    formats: dict[tuple[str, str], int]
+    """How many pages have which formats of key and value."""
+    allocated: int
+    """Bytes of the buffers; those that were never written take no memory."""
+
+
+class PagedKVCache:
+    """Growing caches, one a layer, for a model that takes them as inputs and gives new pages as outputs.
+
+    >>> paged = onnx_ai_rt.to_paged(onnx.load("decoder.onnx"))
+    >>> session = onnxruntime.InferenceSession(paged.model.SerializeToString(), options)
+    >>> cache = PagedKVCache.for_model(session)
+    >>> logits = cache.run(session, {"input_ids": ids})["logits"]      # and so on, token by token
+
+    A step copies the new tokens' bytes and nothing old. One-token pages, which decoding makes, are merged at the end of
+    a buffer into pages of `block_size` tokens.
+    """
+
+    def __init__(
+        self,
+        layers: int | Sequence[CacheNames],
+        *,
+        block_size: int = 16,
+        policy: ReformatPolicy | None = None,
+        merge: Merge | None = None,
+    ) -> None:
+        """Empty caches.
+
+        Args:
+            layers: how many; their inputs and outputs are then named ``cache_0``, ``appended_0`` and so on, as
+                `onnx_ai_rt.to_paged` does. Or the names.
+            block_size: the most tokens of a merged page.
+            policy: gives old pages other formats while the cache grows; it can be changed at any time.
+            merge: merges pages in place of the library's own function.
+        """
+        if block_size < 1:
+            raise ValueError(f"PagedKVCache: block_size: expected 1 or more, got {block_size}")
+        if isinstance(layers, int):
+            layers = [CacheNames(f"cache_{i}", f"appended_{i}") for i in range(layers)]
+        self.names = tuple(layers)
+        self.block_size = block_size
+        self.policy = policy
+        self._merge = merge or core_merge()
+        self._layers = [LayerBuffer(block_size, self._merge) for _ in self.names]
+
+    @classmethod
+    def for_model(cls, model: onnx.ModelProto | PagedModel | InferenceSession, **options: Any) -> PagedKVCache:
+        """Empty caches for a model that `onnx_ai_rt.to_paged` made, by the names in its metadata.
+
+        Args:
+            model: the model, or a session of it.
+            options: those of the constructor.
+
+        Raises:
+            ValueError: the model was made by something else.
+        """
+        if isinstance(model, PagedModel):
+            return cls(model.caches, **options)
+        if isinstance(model, onnx.ModelProto):
+            metadata = {entry.key: entry.value for entry in model.metadata_props}
+        else:
+            metadata = dict(model.get_modelmeta().custom_metadata_map)
+        return cls(read_cache_names(metadata), **options)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens in the cache of each layer."""
+        return self._layers[0].tokens if self._layers else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the serialized caches of all layers."""
+        return sum(layer.nbytes for layer in self._layers)
+
+    @property
+    def statistics(self) -> KVCacheStatistics:
+        """Totals: tokens, bytes, bits per value, ratio to float, pages by format."""
+        parts, formats = [], dict[tuple[str, str], int]()
+        for layer in self._layers:
+            cache = PagedCache(layer.view())
+            parts.append(cache.statistics)
+            for page in cache.pages:
+                key = (page.key.format_name, page.value.format_name)
+                formats[key] = formats.get(key, 0) + 1
+        return KVCacheStatistics(
+            tokens=self.tokens,
+            values=sum(part.values for part in parts),
+            nbytes=self.nbytes,
+            payload_bytes=sum(part.payload_bytes for part in parts),
+            layers=len(self._layers),
+            pages=sum(formats.values()),
+            formats=formats,
+            allocated=sum(layer.allocated for layer in self._layers),
+        )
+
+    def layer(self, index: int) -> PagedCache:
+        """A copy of one layer's cache, to look at or to convert."""
+        return PagedCache(self._layers[index].view().copy())
+
+    def inputs(self) -> dict[str, Bytes]:
+        """What a session takes: the serialized cache of each layer by input name, read-only, without a copy.
+
+        The arrays are valid until the next change of the cache.
+        """
+        return {names.past: layer.view() for names, layer in zip(self.names, self._layers, strict=True)}
+
+    def append(self, new: Sequence[Bytes] | Mapping[str, Bytes]) -> None:
+        """Puts new pages behind the others in every layer.
+
+        Args:
+            new: serialized new blocks (the outputs ``appended``): one array a layer, in order, or by output name (other
+                names are ignored).
+
+        Raises:
+            CacheError: for bytes that are no pages, do not begin where the cache ends, or have other numbers of tokens
+                in other layers. Nothing has changed then.
+        """
+        arrays = [new[names.appended] for names in self.names] if isinstance(new, Mapping) else list(new)
+        if len(arrays) != len(self._layers):
+            raise ValueError(f"PagedKVCache: expected the new pages of {len(self._layers)} layers, got {len(arrays)}")
+        spans, tokens = [], set[int]()
+        for names, layer, array in zip(self.names, self._layers, arrays, strict=True):
+            found = layer.check(array, f"PagedKVCache: {names.appended or 'appended'}")
+            spans.append(found)
+            tokens.add(sum(span.length for span in found))
+        if len(tokens) > 1:
+            raise CacheError(f"PagedKVCache: expected as many new tokens in every layer, got {sorted(tokens)}")
+        for layer, array, found in zip(self._layers, arrays, spans, strict=True):
+            layer.append(array, found)
+        if self.policy is not None:
+            for layer in self._layers:
+                layer.apply(self.policy)
+
+    def run(self, session: InferenceSession, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs a session on these caches and appends what it gives.
+
+        Args:
+            session: of a model with these caches' inputs and outputs ``appended``.
+            feeds: the other inputs by name.
+
+        Returns:
+            the other outputs by name.
+        """
+        appended = [names.appended for names in self.names]
+        if "" in appended:
+            raise ValueError("PagedKVCache.run: expected a model with outputs 'appended', got one with 'present' alone")
+        caches = {*appended, *(names.present for names in self.names)}
+        others = [output.name for output in session.get_outputs() if output.name not in caches]
+        results = session.run([*others, *appended], {**feeds, **self.inputs()})
+        self.append(results[len(others) :])
+        return dict(zip(others, results, strict=False))
+
+    def truncate(self, tokens: int) -> None:
+        """Keeps the first `tokens` tokens; where there are no more, nothing happens.
+
+        Pages that are all behind go. A page that the cut goes through keeps its bytes and gets a shorter length: its
+        rows behind are unused, and go when the page is merged with newer ones.
+        """
+        if tokens < 0:
+            raise ValueError(f"PagedKVCache.truncate: expected 0 tokens or more, got {tokens}")
+        for layer in self._layers:
+            layer.truncate(tokens)
+
+    def fork(self) -> PagedKVCache:
+        """A second cache with the same past, free of cost until one of the two changes: that one copies its bytes."""
+        other = PagedKVCache(self.names, block_size=self.block_size, policy=self.policy, merge=self._merge)
+        other._layers = [layer.fork() for layer in self._layers]
+        return other
+
+    def reformat(self, key_format: str, value_format: str, *, older_than: int = 0) -> None:
+        """Converts old pages now; see `ReformatPolicy` for what it takes and how scales are chosen.
+
+        Args:
+            key_format: of the pages from now on.
+            value_format: likewise.
+            older_than: only pages that end at least so many tokens back; 0: all.
+
+        Raises:
+            CacheError: for values that no result can hold; the layer that has them is as it was.
+        """
+        ReformatPolicy(older_than, key_format, value_format)  # checks
+        for layer in self._layers:
+            layer.reformat(layer.old_pages(older_than), key_format, value_format)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file with all layers: at every moment its old content or the new one is there. Raises OSError."""
+        write_caches(path, self.names, self.block_size, [layer.view() for layer in self._layers])
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, policy: ReformatPolicy | None = None, merge: Merge | None = None
+    ) -> PagedKVCache:
+        """Reads a file that `save` wrote.
+
+        Raises:
+            OSError: as for any file.
+            CacheError: naming the file, for one that is something else or not valid.
+        """
+        names, block_size, arrays = read_caches(path)
+        cache = cls(names, block_size=block_size, policy=policy, merge=merge)
+        cache._layers = [
+            LayerBuffer(block_size, cache._merge, array, f"{os.fspath(path)}, layer {i}")
+            for i, array in enumerate(arrays)
+        ]
+        if len({layer.tokens for layer in cache._layers}) > 1:
+            raise CacheError(
+                f"{os.fspath(path)}: expected as many tokens in every layer, "
+                f"got {[layer.tokens for layer in cache._layers]}"
+            )
+        return cache
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        return self.tokens
+
+    def __repr__(self) -> str:
+        statistics = self.statistics
+        if not statistics.tokens:
+            return f"PagedKVCache({len(self._layers)} layers, empty)"
+        pages = ", ".join(f"{count} {key}/{value}" for (key, value), count in statistics.formats.items())
+        return (
+            f"PagedKVCache({len(self._layers)} layers, {self.tokens} tokens; {statistics.pages} pages: {pages}; "
+            f"{format_bytes(self.nbytes)}, {statistics.bits_per_value:.2f} bits a value, "
+            f"{statistics.float_ratio:.2f} times smaller than float)"
+        )

@@ -1,0 +1,155 @@
+"""The cache of one layer in a buffer of its own, and which bytes of it are which page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from onnx_ai_rt.cache.headers import read_headers
+from onnx_ai_rt.decode.policy import ReformatPolicy, reformat_page
+from onnx_ai_rt.decode.spans import Span, find_spans, parse_one
+from onnx_ai_rt.decode.storage import Bytes, Storage
+from onnx_ai_rt.reference.paged_cache import CacheError
+
+Merge = Callable[[Bytes, int, int, int], int]
+"""``merge(buffer, begin, end, block_size) -> new end``: merges neighbours among the serialized pages in
+``buffer[begin:end]`` in place, to pages of `block_size` tokens at most."""
+
+
+class LayerBuffer:
+    """Serialized pages that grow at the end."""
+
+    def __init__(self, block_size: int, merge: Merge, data: Bytes | None = None, place: str = "PagedKVCache") -> None:
+        """An empty cache, or one of serialized bytes (copied).
+
+        Raises:
+            CacheError: for bytes that are no valid cache, or hold more than pages.
+        """
+        self._block_size = block_size
+        self._merge = merge
+        self._storage = Storage(data)
+        self._spans: list[Span] = []
+        if data is not None:
+            self._spans = [Span(h.begin, h.end, h.start, h.length) for h in read_headers(data, place)]
+            if sum(span.end - span.begin for span in self._spans) != data.size:
+                raise CacheError(f"{place}: expected pages alone, got other fields too")
+        self._reformatted = 0  # leading pages that a policy has been applied to
+        self._set_tail()
+
+    def _set_tail(self) -> None:
+        """Pages from index `_tail` on may still be merged: they hold less than `block_size` tokens each."""
+        self._tail = len(self._spans)
+        while self._tail > self._reformatted and self._spans[self._tail - 1].length < self._block_size:
+            self._tail -= 1
+
+    @property
+    def tokens(self) -> int:
+        return self._spans[-1].start + self._spans[-1].length if self._spans else 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._storage.size
+
+    @property
+    def allocated(self) -> int:
+        return self._storage.allocated
+
+    @property
+    def pages(self) -> int:
+        return len(self._spans)
+
+    def view(self) -> Bytes:
+        return self._storage.view()
+
+    def fork(self) -> LayerBuffer:
+        other = LayerBuffer(self._block_size, self._merge)
+        other._storage = self._storage.fork()
+        other._spans = list(self._spans)
+        other._reformatted, other._tail = self._reformatted, self._tail
+        return other
+
+    def check(self, data: Bytes, place: str) -> list[Span]:
+        """The pages in new bytes; see `append`. Raises CacheError where they do not follow those that are here."""
+        spans = find_spans(data.tobytes(), place)
+        if spans and spans[0].start != self.tokens:
+            raise CacheError(f"{place}: expected pages from token {self.tokens} on, got token {spans[0].start}")
+        return spans
+
+    def append(self, data: Bytes, spans: list[Span]) -> None:
+        """Puts new pages behind the others and merges small ones at the end once they hold a full page.
+
+        Args:
+            data: serialized pages.
+            spans: what `check` gave for them.
+        """
+        size = self._storage.size
+        self._storage.replace(size, size, data)
+        self._spans += [span.moved(size) for span in spans]
+        tail = self._spans[self._tail :]
+        if len(tail) > 1 and sum(span.length for span in tail) >= self._block_size:
+            self._merge_tail()
+
+    def _merge_tail(self) -> None:
+        begin, size = self._spans[self._tail].begin, self._storage.size
+        array = self._storage.writable(size)
+        end = self._merge(array, begin, size, self._block_size)
+        self._storage.shrink(end)
+        merged = find_spans(array[begin:end].tobytes(), "merged pages")
+        self._spans[self._tail :] = [span.moved(begin) for span in merged]
+        # What is before the last page is as full as it will be.
+        last_is_open = self._spans[-1].length < self._block_size
+        self._tail = len(self._spans) - last_is_open
+
+    def truncate(self, tokens: int) -> None:
+        """Keeps the first `tokens` tokens: whole pages go, and a page that has both gets a shorter length."""
+        if tokens >= self.tokens:
+            return
+        keep = next(i for i, span in enumerate(self._spans) if span.start + span.length > tokens)
+        span = self._spans[keep]
+        cut = b""
+        if span.start < tokens:
+            message = parse_one(self.view()[span.begin : span.end].tobytes(), f"page at token {span.start}")
+            message.blocks[0].length = tokens - span.start
+            cut = message.SerializeToString()
+        self._storage.shrink(span.begin)
+        del self._spans[keep:]
+        if cut:
+            self._storage.replace(span.begin, span.begin, np.frombuffer(cut, np.uint8))
+            self._spans.append(Span(span.begin, span.begin + len(cut), span.start, tokens - span.start))
+        self._reformatted = min(self._reformatted, keep)
+        self._set_tail()
+
+    def apply(self, policy: ReformatPolicy) -> None:
+        """Reformats the pages that have become old, once there are enough of them."""
+        border = self.tokens - policy.older_than
+        end = self._reformatted
+        while end < self._tail and self._spans[end].start + self._spans[end].length <= border:
+            end += 1
+        if end > self._reformatted:
+            first, last = self._spans[self._reformatted], self._spans[end - 1]
+            if last.start + last.length - first.start >= policy.every:
+                self.reformat(end, policy.key_format, policy.value_format, first=self._reformatted)
+                self._reformatted = end
+
+    def old_pages(self, older_than: int) -> int:
+        """How many leading pages end more than `older_than` tokens back, or just there."""
+        border = self.tokens - older_than
+        return sum(span.start + span.length <= border for span in self._spans)
+
+    def reformat(self, end: int, key_format: str, value_format: str, *, first: int = 0) -> None:
+        """Converts the pages of index `first` to `end` - 1; an error leaves all as they were."""
+        if first >= end:
+            return
+        array = self._storage.view()
+        chosen = self._spans[first:end]
+        pages = [reformat_page(array[span.begin : span.end], span, key_format, value_format) for span in chosen]
+        begin, behind = chosen[0].begin, chosen[-1].end
+        ends = list(accumulate((page.size for page in pages), initial=begin))
+        self._storage.replace(begin, behind, np.concatenate(pages))
+        moved = ends[-1] - behind
+        self._spans[first:end] = [
+            Span(at, to, span.start, span.length) for (at, to), span in zip(pairwise(ends), chosen, strict=True)
+        ]
+        self._spans[end:] = [span.moved(moved) for span in self._spans[end:]]

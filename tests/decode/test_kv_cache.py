@@ -1,0 +1,369 @@
+"""The caches of a decode loop: growth, merging, truncation, forks, files, formats of old pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from decode.pages import BATCH, HEADS, appended, tokens
+from decode.python_merge import merge_pages
+
+import onnx_ai_rt
+from onnx_ai_rt import CacheError, PagedKVCache, ReformatPolicy
+from onnx_ai_rt.rewrite import CacheNames
+
+LAYERS = 2
+
+
+def new_cache(block_size: int = 4, policy: ReformatPolicy | None = None, layers: int = LAYERS) -> PagedKVCache:
+    return PagedKVCache(layers, block_size=block_size, policy=policy, merge=merge_pages)
+
+
+def grow(
+    cache: PagedKVCache, steps: list[int], seed: int = 0, formats: tuple[str, str] = ("FLOAT", "FLOAT")
+) -> tuple[np.ndarray, np.ndarray]:
+    """Appends steps of so many tokens to all layers; returns their keys and values."""
+    key, value = tokens(sum(steps), seed)
+    at = 0
+    for count in steps:
+        part = (slice(None), slice(None), slice(at, at + count))
+        new = appended(cache.tokens, key[part], value[part], cache.block_size, formats)
+        cache.append([new] * len(cache.names))
+        at += count
+    return key, value
+
+
+def lengths(cache: PagedKVCache, layer: int = 0) -> list[int]:
+    return [page.length for page in cache.layer(layer).pages]
+
+
+def check_content(cache: PagedKVCache, key: np.ndarray, value: np.ndarray) -> None:
+    for i in range(len(cache.names)):
+        got = cache.layer(i).to_dense()
+        np.testing.assert_array_equal(got[0], key)
+        np.testing.assert_array_equal(got[1], value)
+
+
+def joined(*parts: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, ...]:
+    return tuple(np.concatenate(sides, axis=2) for sides in zip(*parts, strict=True))
+
+
+def test_decoding_makes_full_pages() -> None:
+    cache = new_cache()
+    key, value = grow(cache, [6, *[1] * 13])
+    assert lengths(cache) == [4] * 4 + [1] * 3
+    assert lengths(cache, 1) == lengths(cache)
+    assert len(cache) == cache.tokens == 19
+    check_content(cache, key, value)
+
+
+@pytest.mark.parametrize(("steps", "expected"), [
+    ([3, 1], [4]),
+    ([3, 2], [3, 2]),  # pages are merged, not split
+    ([3, 2, 1, 1], [3, 4]),
+    ([9], [4, 4, 1]),
+    ([9, 3], [4, 4, 4]),
+    ([1] * 3, [1] * 3),
+    ([4, 1, 1, 1, 4], [4, 3, 4]),
+])  # fmt: skip
+def test_merging(steps: list[int], expected: list[int]) -> None:
+    cache = new_cache()
+    content = grow(cache, steps)
+    assert lengths(cache) == expected
+    check_content(cache, *content)
+
+
+def test_merging_happens_once_a_page() -> None:
+    """Each token's bytes are moved a bounded number of times, however long the cache is."""
+    moved = []
+
+    def counting(buffer: np.ndarray, begin: int, end: int, block_size: int) -> int:
+        moved.append(end - begin)
+        return merge_pages(buffer, begin, end, block_size)
+
+    cache = PagedKVCache(1, block_size=8, merge=counting)
+    grow(cache, [1] * 256)
+    assert len(moved) == 256 // 8
+    assert max(moved) < 2 * 8 * (cache.nbytes // 32)
+    assert lengths(cache) == [8] * 32
+
+
+def test_pages_that_differ_are_not_merged() -> None:
+    cache = new_cache()
+    grow(cache, [1, 1])
+    grow(cache, [1, 1], formats=("INT8", "FLOAT"))
+    grow(cache, [1], formats=("INT8", "FLOAT16"))
+    assert lengths(cache) == [2, 2, 1]
+    kinds = [(page.key.format_name, page.value.format_name) for page in cache.layer(0).pages]
+    assert kinds == [("FLOAT", "FLOAT"), ("INT8", "FLOAT"), ("INT8", "FLOAT16")]
+
+
+def test_inputs_are_views() -> None:
+    cache = new_cache()
+    assert {name: array.size for name, array in cache.inputs().items()} == {"cache_0": 0, "cache_1": 0}
+    grow(cache, [5])
+    first, second = cache.inputs()["cache_0"], cache.inputs()["cache_0"]
+    assert np.shares_memory(first, second)
+    assert not first.flags.writeable
+    assert first.dtype == np.uint8
+    kept = first.copy()
+    grow(cache, [1] * 100)  # beyond what was allocated
+    np.testing.assert_array_equal(first[: kept.size // 2], kept[: kept.size // 2])
+
+
+def test_growth_is_amortised() -> None:
+    cache = new_cache(block_size=8)
+    addresses = set()
+    for i in range(600):
+        grow(cache, [1], seed=i)
+        addresses.add(cache.inputs()["cache_0"].ctypes.data)
+    assert len(addresses) < 20
+    assert cache.statistics.allocated < 2 * cache.nbytes + 2 * LAYERS * 4096
+
+
+@pytest.mark.parametrize("keep", range(13))
+def test_truncate(keep: int) -> None:
+    cache = new_cache()
+    key, value = grow(cache, [6, *[1] * 6])
+    cache.truncate(keep)
+    assert cache.tokens == keep
+    if keep:
+        check_content(cache, key[:, :, :keep], value[:, :, :keep])
+    more = grow(cache, [1] * 9, seed=1)
+    check_content(cache, *joined((key[:, :, :keep], value[:, :, :keep]), more))
+    assert max(lengths(cache)) == 4
+
+
+def test_truncate_keeps_the_bytes_of_a_cut_page() -> None:
+    cache = new_cache(block_size=300)
+    grow(cache, [299])
+    cache.truncate(100)
+    (page,) = cache.layer(0).pages
+    assert (page.length, page.capacity) == (100, 299)
+    cache.truncate(1000)
+    assert cache.tokens == 100
+    cache.truncate(0)
+    assert (cache.nbytes, cache.tokens) == (0, 0)
+    with pytest.raises(ValueError, match="expected 0 tokens or more, got -1"):
+        cache.truncate(-1)
+
+
+def test_fork() -> None:
+    cache = new_cache()
+    key, value = grow(cache, [7])
+    left, right = cache.fork(), cache.fork()
+    assert np.shares_memory(left.inputs()["cache_0"], cache.inputs()["cache_0"])
+    for branch, seed in ((left, 1), (right, 2), (cache, 3)):
+        more = grow(branch, [1] * 6, seed=seed)
+        check_content(branch, *joined((key, value), more))
+    assert not np.shares_memory(left.inputs()["cache_0"], right.inputs()["cache_0"])
+    left.truncate(3)
+    assert (left.tokens, right.tokens, cache.tokens) == (3, 13, 13)
+
+
+def test_the_last_one_of_a_fork_does_not_copy() -> None:
+    cache = new_cache(layers=1)
+    grow(cache, [9])
+    fork = cache.fork()
+    before = cache.inputs()["cache_0"].ctypes.data
+    del fork
+    grow(cache, [1])
+    assert cache.inputs()["cache_0"].ctypes.data == before
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    path = tmp_path / "cache.kv"
+    cache = PagedKVCache([CacheNames("k", "new_k"), CacheNames("l", "new_l")], block_size=4, merge=merge_pages)
+    key, value = grow(cache, [6, 1])
+    cache.save(path)
+    cache.save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["cache.kv"]
+    loaded = PagedKVCache.load(path, merge=merge_pages)
+    assert (loaded.names, loaded.block_size, loaded.tokens) == (cache.names, 4, 7)
+    for name, array in cache.inputs().items():
+        np.testing.assert_array_equal(loaded.inputs()[name], array)
+    more = grow(loaded, [1], seed=5)
+    assert lengths(loaded) == [4, 4]
+    check_content(loaded, *joined((key, value), more))
+    empty = new_cache()
+    empty.save(path)
+    assert PagedKVCache.load(path, merge=merge_pages).tokens == 0
+
+
+def test_load_of_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "cache.kv"
+    with pytest.raises(FileNotFoundError):
+        PagedKVCache.load(path)
+    for content in (b"", b"text", b"PK\x03\x04"):
+        path.write_bytes(content)
+        with pytest.raises(CacheError, match=r"cache.kv: expected a file that PagedKVCache.save wrote"):
+            PagedKVCache.load(path)
+    with path.open("wb") as file:
+        np.savez(file, a=np.zeros(3))
+    with pytest.raises(CacheError, match=r"cache.kv: expected a file that PagedKVCache.save wrote"):
+        PagedKVCache.load(path)
+    cache = new_cache()
+    grow(cache, [5])
+    cache.save(path)
+    with np.load(path) as file:
+        entries = dict(file)
+    entries["layer_0001"] = entries["layer_0001"][:-1]
+    with path.open("wb") as file:
+        np.savez(file, **entries)
+    with pytest.raises(CacheError, match=r"cache.kv, layer 1"):
+        PagedKVCache.load(path, merge=merge_pages)
+    entries["layer_0001"] = entries["layer_0001"][:0]
+    with path.open("wb") as file:
+        np.savez(file, **entries)
+    with pytest.raises(CacheError, match=r"expected as many tokens in every layer, got \[5, 0\]"):
+        PagedKVCache.load(path, merge=merge_pages)
+
+
+def test_save_keeps_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cache.kv"
+    cache = new_cache()
+    grow(cache, [5])
+    cache.save(path)
+    before = path.read_bytes()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez", fail)
+    with pytest.raises(OSError, match="disk full"):
+        cache.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["cache.kv"]
+
+
+def test_policy() -> None:
+    """Old pages become small, new ones stay; each value is within half a step of its page's scale."""
+    cache = new_cache(
+        block_size=4, policy=ReformatPolicy(older_than=10, key_format="INT8", value_format="UINT4", every=8)
+    )
+    key, value = grow(cache, [5, *[1] * 60])
+    for i in range(LAYERS):
+        pages = cache.layer(i).pages
+        old = [page for page in pages if page.key.format_name == "INT8"]
+        assert {page.value.format_name for page in old} == {"UINT4"}
+        assert 65 - 10 - 8 - 4 <= old[-1].start + old[-1].length <= 65 - 10
+        for page in pages:
+            rows = slice(page.start, page.start + page.length)
+            got = page.to_dense()
+            if page in old:
+                assert page.length == 4
+            if page.key.format_name == "FLOAT":
+                np.testing.assert_array_equal(got[0], key[:, :, rows])
+                np.testing.assert_array_equal(got[1], value[:, :, rows])
+            else:
+                assert np.abs(got[0] - key[:, :, rows]).max() <= page.key.scale / 2 * 1.001
+                assert np.abs(got[1] - value[:, :, rows]).max() <= page.value.scale / 2 * 1.001
+    assert lengths(cache)[:3] == [4, 4, 4]
+
+
+def test_policy_equals_the_operator() -> None:
+    """Pages by the policy are those that QuantizePagedCache makes, with a scale for each page."""
+    cache = new_cache(block_size=4)
+    grow(cache, [16])
+    expected = cache.layer(0).quantize("INT4", "FLOAT16", pages=range(2))
+    cache.reformat("INT4", "FLOAT16", older_than=8)
+    assert cache.layer(0) == expected
+    cache.reformat("INT4", "FLOAT16", older_than=8)
+    assert cache.layer(0) == expected
+    cache.reformat("FLOAT", "FLOAT")
+    assert {page.key.format_name for page in cache.layer(1).pages} == {"FLOAT"}
+
+
+def test_policy_after_truncation_and_more() -> None:
+    policy = ReformatPolicy(older_than=4, key_format="INT8", value_format="INT8", every=4)
+    cache = new_cache(block_size=4, policy=policy)
+    grow(cache, [20])
+    cache.truncate(6)
+    grow(cache, [1] * 20)
+    assert cache.tokens == 26
+    formats = [page.key.format_name for page in cache.layer(0).pages]
+    assert formats == sorted(formats, reverse=True)  # INT8 first
+    assert sum(page.length for page in cache.layer(0).pages if page.key.format_name == "INT8") >= 26 - 4 - 4 - 4
+
+
+def test_policy_with_a_fork() -> None:
+    cache = new_cache(block_size=4)
+    key, value = grow(cache, [32])
+    fork = cache.fork()
+    fork.reformat("INT8", "INT8")
+    check_content(cache, key, value)
+    assert fork.nbytes < cache.nbytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((8, "INT3", "INT8"), "key_format: expected one of FLOAT, .* got 'INT3'"),
+        ((8, "INT8", ""), "value_format: expected one of"),
+        ((-1, "INT8", "INT8"), "expected older_than of 0 or more and every of 1 or more, got -1 and 64"),
+        ((0, "INT8", "INT8", 0), "got 0 and 0"),
+    ],
+)
+def test_wrong_policies(arguments: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReformatPolicy(*arguments)
+
+
+def test_values_that_a_format_cannot_hold() -> None:
+    cache = new_cache()
+    key, value = (np.full_like(x, 1e30) for x in tokens(4))
+    cache.append([appended(0, key, value)] * 2)
+    before = cache.layer(0)
+    with pytest.raises(CacheError, match=r"^page at token 0, key: expected finite values in the valid rows"):
+        cache.reformat("FLOAT16", "FLOAT")
+    assert cache.layer(0) == before
+
+
+def test_wrong_appends() -> None:
+    cache = new_cache()
+    grow(cache, [3])
+    good = appended(3, *tokens(1))
+    before = [cache.layer(i) for i in range(LAYERS)]
+    for new, message in (
+        ([good], "expected the new pages of 2 layers, got 1"),
+        ([good, appended(2, *tokens(1))], "appended_1: expected pages from token 3 on, got token 2"),
+        ([good, appended(3, *tokens(2))], r"expected as many new tokens in every layer, got \[1, 2\]"),
+        ([good, good[:0]], r"expected as many new tokens in every layer, got \[0, 1\]"),
+        ([good, good[:-1]], "appended_1: expected serialized pages, got other bytes"),
+        ([good, np.frombuffer(b"\x12\x01x", np.uint8)], "appended_1: expected pages alone, got field 2"),
+        ([good, np.concatenate([good, good])], "expected consecutive pages, got one of 1 tokens at token 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cache.append(new)
+        assert [cache.layer(i) for i in range(LAYERS)] == before
+    cache.append({"appended_1": good, "appended_0": good, "logits": np.zeros(3)})
+    assert cache.tokens == 4
+
+
+def test_names_from_a_model() -> None:
+    from rewrite.decoders import decoder
+
+    paged = onnx_ai_rt.to_paged(decoder())
+    for model in (paged, paged.model):
+        cache = PagedKVCache.for_model(model, block_size=8, merge=merge_pages)
+        assert cache.names == (CacheNames("cache_0", "appended_0"), CacheNames("cache_1", "appended_1"))
+        assert cache.block_size == 8
+    with pytest.raises(ValueError, match=r"expected a model made by onnx_ai_rt.to_paged"):
+        PagedKVCache.for_model(onnx.ModelProto(), merge=merge_pages)
+    with pytest.raises(ValueError, match="block_size: expected 1 or more, got 0"):
+        PagedKVCache(1, block_size=0, merge=merge_pages)
+
+
+def test_statistics_and_text() -> None:
+    cache = new_cache()
+    assert repr(cache) == "PagedKVCache(2 layers, empty)"
+    grow(cache, [9])
+    cache.reformat("INT8", "INT4", older_than=3)
+    statistics = cache.statistics
+    assert (statistics.tokens, statistics.layers, statistics.pages) == (9, LAYERS, 6)
+    assert statistics.formats == {("INT8", "INT4"): 2, ("FLOAT", "FLOAT"): 4}
+    assert statistics.nbytes == cache.nbytes <= statistics.allocated
+    assert statistics.values == LAYERS * 9 * BATCH * HEADS * 8
+    assert repr(cache).startswith("PagedKVCache(2 layers, 9 tokens; 6 pages: 2 INT8/INT4, 4 FLOAT/FLOAT; 1.")
