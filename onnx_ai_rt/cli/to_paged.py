@@ -50,6 +50,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--left-window-size", type=int, default=-1, metavar="N", help="also hide keys that are further back than this"
     )
+    parser.add_argument(
+        "--ones",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an input that is always 1 everywhere, as a padding mask for sequences without padding; may be repeated",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
             block_size=args.block_size,
             max_tokens=args.max_tokens,
             left_window_size=args.left_window_size,
+            ones=args.ones,
             **parameters,
         )
     except ValueError as error:

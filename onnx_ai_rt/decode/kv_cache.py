@@ -16,6 +16,7 @@ from onnx_ai_rt.decode.layer import LayerBuffer, Merge
 from onnx_ai_rt.decode.policy import ReformatPolicy
 from onnx_ai_rt.decode.storage import Bytes
 from onnx_ai_rt.reference.paged_cache import CacheError
+from onnx_ai_rt.reference.quantize import FORMATS, scale_for
 from onnx_ai_rt.rewrite.paged_model import CacheNames, PagedModel, read_cache_names
 
 if TYPE_CHECKING:
@@ -220,6 +221,38 @@ class PagedKVCache:
         ReformatPolicy(older_than, key_format, value_format)  # checks
         for layer in self._layers:
             layer.reformat(layer.old_pages(older_than), key_format, value_format)
+
+    def scales(self, key_format: str, value_format: str) -> dict[str, list[float] | list[int]]:
+        """Scales and zero points that cover what each layer holds, for a model that appends quantized pages.
+
+        >>> quantized = to_paged(model, key_format="INT8", value_format="INT4", **cache.scales("INT8", "INT4"))
+
+        Args:
+            key_format: an affine format; for a dense one there is nothing to choose.
+            value_format: likewise.
+
+        Returns:
+            arguments of `onnx_ai_rt.to_paged`: ``key_scale``, ``key_zero_point`` and the same of values, with one
+            number a layer. Values beyond what the cache holds now will be saturated.
+        """
+        result: dict[str, list[float] | list[int]] = {}
+        for at, (side, name) in enumerate((("key", key_format), ("value", value_format))):
+            if name not in FORMATS:
+                raise ValueError(
+                    f"PagedKVCache.scales: {side}_format: expected one of {', '.join(FORMATS)}, got {name!r}"
+                )
+            if not FORMATS[name].is_affine:
+                continue
+            chosen = []
+            for layer in self._layers:
+                low = high = 0.0
+                for page in PagedCache(layer.view()).pages:
+                    rows = page.to_dense()[at]
+                    low, high = min(low, float(rows.min(initial=0))), max(high, float(rows.max(initial=0)))
+                chosen.append(scale_for(low, high, FORMATS[name]))
+            result[f"{side}_scale"] = [scale for scale, _ in chosen]
+            result[f"{side}_zero_point"] = [zero_point for _, zero_point in chosen]
+        return result
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file with all layers: at every moment its old content or the new one is there. Raises OSError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,6 +46,7 @@ def to_paged(
     block_size: int = 16,
     max_tokens: int = 0,
     left_window_size: int = -1,
+    ones: Collection[str] = (),
 ) -> PagedModel:
     """Gives a decoder paged caches instead of past and present tensors.
 
@@ -71,6 +72,8 @@ def to_paged(
         block_size: the most tokens of a new page.
         max_tokens: running beyond it is an error; 0: no limit.
         left_window_size: also hides keys that are further back than this; -1: only what the model hides.
+        ones: names of inputs whose elements are always 1, as a padding mask's for sequences without padding: a mask
+            that depends on them is judged for that case alone. Those that nothing reads any more are removed.
 
     Returns:
         PagedModel: the new model, and what happened to each attention node.
@@ -96,10 +99,13 @@ def to_paged(
         left_window_size,
     )
     view = GraphView(model)
-    found, reasons = _find(view)
+    unknown = sorted(set(ones) - view.inputs.keys())
+    if unknown:
+        raise ValueError(f"to_paged: ones: expected names of the model's inputs, got {', '.join(unknown)}")
+    found, reasons = _find(view, ones)
     for pages in (options.key, options.value):
         pages.check_layers(len(found))
-    result, caches = _build(view, found, options) if found else (_copy(model), {})
+    result, caches = _build(view, found, options, ones) if found else (_copy(model), {})
     nodes = [
         NodeRewrite(
             label,
@@ -150,7 +156,7 @@ def _attention_nodes(model: onnx.ModelProto) -> Iterator[tuple[str, int, onnx.No
         yield from walk(f"function {function.domain or 'ai.onnx'}::{function.name}", function.node)
 
 
-def _find(view: GraphView) -> tuple[dict[int, tuple[Layer, Visibility]], dict[int, str]]:
+def _find(view: GraphView, ones: Collection[str]) -> tuple[dict[int, tuple[Layer, Visibility]], dict[int, str]]:
     """The layers that can be converted by their node, and for the other nodes why not."""
     candidates: list[Layer] = []
     reasons: dict[int, str] = {}
@@ -164,14 +170,14 @@ def _find(view: GraphView) -> tuple[dict[int, tuple[Layer, Visibility]], dict[in
             candidates.append(find_layer(view, index))
         except NotUnderstood as error:
             reasons[index] = str(error)
-    evaluator, sizes = Evaluator(view), name_sizes(view, candidates)
+    evaluator, sizes = Evaluator(view), name_sizes(view, candidates, ones)
     removed = {side.past for layer in candidates for side in layer.sides}
     found: dict[int, tuple[Layer, Visibility]] = {}
     known: dict[Rule, Visibility | NotExpressible] = {}
     for layer in candidates:
         if layer.rule not in known:
             try:
-                known[layer.rule] = visibility(layer.rule, evaluator, sizes)
+                known[layer.rule] = visibility(layer.rule, evaluator, sizes, ones)
             except NotExpressible as error:
                 known[layer.rule] = error
         verdict = known[layer.rule]
@@ -189,7 +195,7 @@ def _find(view: GraphView) -> tuple[dict[int, tuple[Layer, Visibility]], dict[in
 
 
 def _build(
-    view: GraphView, found: dict[int, tuple[Layer, Visibility]], options: _Options
+    view: GraphView, found: dict[int, tuple[Layer, Visibility]], options: _Options, ones: Collection[str]
 ) -> tuple[onnx.ModelProto, dict[int, CacheNames]]:
     """A new model with the layers converted, and the names of their caches by node."""
     model = _copy(view.model)
@@ -224,7 +230,7 @@ def _build(
     graph.initializer.extend(new.initializers)
     if all(opset.domain != "ai.rt" for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid("ai.rt", 1))
-    remove_dead(model)
+    remove_dead(model, keep_inputs={value.name for value in graph.input} - set(ones))
     replace_all(model.metadata_props, [entry for entry in model.metadata_props if entry.key != METADATA_KEY])
     write_cache_names(model, list(caches.values()))
     return model, caches

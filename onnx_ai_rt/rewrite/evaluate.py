@@ -164,7 +164,7 @@ class Evaluator:
         dims = self._known_shape(name, sizes, values)
         if dims is None or any(dim is None for dim in dims[chosen]):
             # What inference does not know, running the nodes on zeros tells.
-            zeros = {key: self._zeros(key, sizes) for key in self._slice(name, frozenset(values)).inputs}
+            zeros = {key: self.filled(key, sizes, 0) for key in self._slice(name, frozenset(values)).inputs}
             dims = list(self.evaluate(name, sizes, {**zeros, **values})[name].shape)
         if node.op_type == "Size":
             return np.array(np.prod(np.array(dims, np.int64)), np.int64)
@@ -176,9 +176,10 @@ class Evaluator:
         shape = self._view.shape(name)
         return None if shape is None else [size_of(dim, sizes) for dim in shape]
 
-    def _zeros(self, name: str, sizes: Mapping[str, int]) -> Array:
+    def filled(self, name: str, sizes: Mapping[str, int], value: int) -> Array:
+        """An array for a graph input, with the same number everywhere. Raises NotComputable for an unknown shape."""
         shape = self._known_shape(name, sizes, {})
         if shape is None or any(dim is None for dim in shape):
             raise NotComputable(f"the shape of input '{name}' is not known")
         dtype = helper.tensor_dtype_to_np_dtype(self._view.elem_type(name))
-        return np.zeros([int(dim or 0) for dim in shape], dtype)
+        return np.full([int(dim or 0) for dim in shape], value, dtype)

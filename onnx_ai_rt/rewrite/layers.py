@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,10 +136,11 @@ def check_repeats(layer: Layer, view: GraphView, evaluator: Evaluator, sizes: Si
                 )
 
 
-def name_sizes(view: GraphView, layers: list[Layer]) -> Sizes:
-    """Which names of sizes in the graph's inputs stand for the batch, the past tokens and the new tokens.
+def name_sizes(view: GraphView, layers: list[Layer], ones: Collection[str]) -> Sizes:
+    """Which names of sizes in the graph's inputs stand for the batch, the past tokens, the new tokens, and both.
 
-    All pasts are taken to have one length, as a decoder gives them.
+    All pasts are taken to have one length, as a decoder gives them. Inputs in `ones` are padding masks: where the name
+    of their last size is no other's, it is that of past and new tokens.
     """
     named = {
         dim: dim != unnamed_size(name, axis)
@@ -156,14 +158,18 @@ def name_sizes(view: GraphView, layers: list[Layer]) -> Sizes:
             new |= named.keys() & _names(made[layer.rank - 2 : layer.rank - 1])
     past -= batch
     new -= batch | past
+    elsewhere = {dim for name in view.inputs if name not in ones for dim in view.shape(name) or ()}
+    total = {
+        dim for name in ones for dim in _names((view.shape(name) or ())[-1:]) if dim not in elsewhere
+    } & named.keys()
     other: dict[str, int] = {}
     new_is_known = bool(new)
-    for dim in named.keys() - batch - past - new:
+    for dim in named.keys() - batch - past - new - total:
         if new_is_known and named[dim]:
             other[dim] = 11 + 2 * len(other)  # unlike every size tried: it cannot be mistaken for one
         else:
             new.add(dim)
-    return Sizes(frozenset(batch), frozenset(past), frozenset(new), other)
+    return Sizes(frozenset(batch), frozenset(past), frozenset(new), frozenset(total), other)
 
 
 def _names(dims: tuple[Dim, ...]) -> set[str]:

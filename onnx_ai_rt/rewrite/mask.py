@@ -6,7 +6,7 @@ also beyond every number that takes part in them, where a window or a limited bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,28 +54,37 @@ class Sizes:
     batch: frozenset[str]
     past: frozenset[str]
     new: frozenset[str]
+    total: frozenset[str]
+    """Past and new together."""
     other: Mapping[str, int]
 
     def at(self, batch: int, past: int, new: int) -> dict[str, int]:
         sizes = dict(self.other)
-        for names, value in ((self.batch, batch), (self.past, past), (self.new, new)):
+        known = ((self.batch, batch), (self.past, past), (self.new, new), (self.total, past + new))
+        for names, value in known:
             sizes.update((name, value) for name in names)
         return sizes
 
 
-def visibility(rule: Rule, evaluator: Evaluator, sizes: Sizes) -> Visibility:
+def visibility(rule: Rule, evaluator: Evaluator, sizes: Sizes, ones: Collection[str]) -> Visibility:
     """Finds the attributes of PagedAttention that let every query see exactly what `rule` lets it see.
+
+    Args:
+        rule: of the node.
+        evaluator: of the node's graph.
+        sizes: how the sizes of its inputs are named.
+        ones: graph inputs whose elements are all 1.
 
     Raises:
         NotExpressible: there are none, or the mask depends on data.
     """
     notes: dict[str, None] = {}
     seen = []
-    for batch, past, new, required in _cases(rule, evaluator, sizes):
+    for batch, past, new, required in _cases(rule, evaluator, sizes, ones):
         mask = np.ones((1, 1), bool)
         if rule.mask is not None:
             try:
-                mask = evaluator.evaluate(rule.mask, sizes.at(batch, past, new))[rule.mask]
+                mask = _compute(rule.mask, evaluator, sizes.at(batch, past, new), ones)[rule.mask]
                 mask = _as_bool(_fitting(mask, past, new), notes)
             except NotComputable as error:
                 if required:
@@ -93,7 +102,13 @@ class _Misfit(Exception):
     pass
 
 
-def _cases(rule: Rule, evaluator: Evaluator, sizes: Sizes) -> Iterator[tuple[int, int, int, bool]]:
+def _compute(mask: str, evaluator: Evaluator, at: Mapping[str, int], ones: Collection[str]) -> dict[str, Array]:
+    return evaluator.evaluate(mask, at, {name: evaluator.filled(name, at, 1) for name in ones})
+
+
+def _cases(
+    rule: Rule, evaluator: Evaluator, sizes: Sizes, ones: Collection[str]
+) -> Iterator[tuple[int, int, int, bool]]:
     """(batch, past, new, whether the mask must be computable)."""
     for past, new in _PAIRS:
         for batch in _BATCHES:
@@ -104,7 +119,7 @@ def _cases(rule: Rule, evaluator: Evaluator, sizes: Sizes) -> Iterator[tuple[int
     if rule.mask is not None:
         turns |= evaluator.constants(rule.mask)
         past, new = _PAIRS[-1]
-        largest = max(v.nbytes for v in evaluator.evaluate(rule.mask, sizes.at(1, past, new)).values())
+        largest = max(v.nbytes for v in _compute(rule.mask, evaluator, sizes.at(1, past, new), ones).values())
         limit = _FAR if largest < 64 * new * (past + new) else _FAR_SQUARE
     for turn in sorted(turns):
         if 1 < turn <= limit:

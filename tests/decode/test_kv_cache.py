@@ -367,3 +367,18 @@ def test_statistics_and_text() -> None:
     assert statistics.nbytes == cache.nbytes <= statistics.allocated
     assert statistics.values == LAYERS * 9 * BATCH * HEADS * 8
     assert repr(cache).startswith("PagedKVCache(2 layers, 9 tokens; 6 pages: 2 INT8/INT4, 4 FLOAT/FLOAT; 1.")
+
+
+def test_scales_cover_what_is_there() -> None:
+    cache = new_cache()
+    key, value = grow(cache, [9])
+    scales = cache.scales("INT8", "UINT4")
+    assert set(scales) == {"key_scale", "key_zero_point", "value_scale", "value_zero_point"}
+    for i in range(LAYERS):
+        assert scales["key_zero_point"][i] == 0
+        assert scales["key_scale"][i] == pytest.approx(np.abs(key).max() / 127)
+        step, zero_point = scales["value_scale"][i], scales["value_zero_point"][i]
+        assert -zero_point * step - step / 2 <= value.min() <= value.max() <= (15 - zero_point) * step + step / 2
+    assert cache.scales("FLOAT", "BFLOAT16") == {}
+    with pytest.raises(ValueError, match="value_format: expected one of FLOAT"):
+        cache.scales("INT8", "INT5")

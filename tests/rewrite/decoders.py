@@ -71,7 +71,9 @@ MASKS = {
         mask = Where(visible, none, hidden)""",
     "data": """visible = LessOrEqual(column, row)
         padded = Cast<to=9>(attention_mask)
-        mask = And(visible, padded)""",
+        two_axes = Constant<value_ints=[1, 2]>()
+        spread = Unsqueeze(padded, two_axes)
+        mask = And(visible, spread)""",
 }
 
 

@@ -75,6 +75,20 @@ def test_masks(mask: str, style: str) -> None:
     assert not made & {"LessOrEqual", "Greater", "Trilu", "Where"}, "the mask's nodes are still there"
 
 
+def test_a_padding_mask_without_padding() -> None:
+    """The model is converted for that case, and needs the mask no more."""
+    model = decoder(mask="data")
+    assert not onnx_ai_rt.to_paged(model).changed
+    paged = onnx_ai_rt.to_paged(model, ones=["attention_mask"])
+    assert not paged.left
+    assert [value.name for value in paged.model.graph.input] == ["x", "cache_0", "cache_1"]
+    xs = steps(2, HIDDEN)
+    for expected, after in zip(run_paged(onnx_ai_rt.to_paged(decoder()), xs), run_paged(paged, xs), strict=True):
+        np.testing.assert_array_equal(after, expected)
+    with pytest.raises(ValueError, match="ones: expected names of the model's inputs, got mask"):
+        onnx_ai_rt.to_paged(model, ones=["mask"])
+
+
 def test_windows_become_an_attribute() -> None:
     for mask, window in (("bool", -1), ("window", 3), ("wide window", 299)):
         paged = onnx_ai_rt.to_paged(decoder(mask=mask))
