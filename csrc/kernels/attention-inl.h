@@ -21,8 +21,6 @@ namespace HWY_NAMESPACE {
 // Rows that go through a tile together: their scores stay in the first-level cache.
 inline constexpr int64_t kChunkRows = 4 * kMaxRows;
 
-inline constexpr auto kIgnore = [](size_t, size_t, size_t, size_t) {};
-
 template <typename C>
 class ItemRun {
  public:
@@ -34,7 +32,7 @@ class ItemRun {
         direct_(rows_ <= kDirectRows),
         scale_(static_cast<C>(item.scale)),
         softcap_(static_cast<C>(item.softcap)) {
-    const int64_t tile = direct_ ? 0 : item.head_size * kLdt + kTileKeys * ldo_;
+    const int64_t tile = direct_ ? 0 : item.head_size * kLdt + kTileKeys * std::max(ldq_, ldo_);
     const int64_t state = rows_ * (ldq_ + ldo_ + kN + 1);
     scratch_ = hwy::AllocateAligned<C>(static_cast<size_t>(state + tile + kChunkRows * kTileKeys + kTileKeys + 4 * kN));
     saw_keys_ = hwy::AllocateAligned<uint8_t>(static_cast<size_t>(rows_));
@@ -51,7 +49,7 @@ class ItemRun {
     scores_ = take(kChunkRows * kTileKeys);
     bias_ = take(kTileKeys);
     if (!direct_) {
-      values_ = take(kTileKeys * ldo_);
+      values_ = take(kTileKeys * std::max(ldq_, ldo_));
       keys_ = take(item.head_size * kLdt);
     }
     max_ = take(rows_);
@@ -220,30 +218,34 @@ class ItemRun {
   // The first `width` keys of the tile as columns, unless few rows make stored rows cheaper.
   void PackKeys(int64_t width) {
     if (direct_) return;
-    for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
-      const Slice& s = slices_[i];
-      WithType<C>(s.key.dtype, [&](auto element) HWY_ATTR {
-        TransposeRows(Reader<decltype(element)>(s.key, 0), static_cast<size_t>(s.count),
-                      static_cast<size_t>(item_.head_size), static_cast<C>(s.key.scale), keys_ + s.begin,
-                      static_cast<size_t>(kLdt));
-      });
+    const C* rows = values_;
+    int64_t stride = ldq_;
+    if (slice_count_ == 1 && slices_[0].key.dtype == kComputeDType && slices_[0].key.payload == nullptr) {
+      rows = reinterpret_cast<const C*>(slices_[0].key.data);
+      stride = slices_[0].key.stride_bytes / static_cast<int64_t>(sizeof(C));
+    } else {
+      GatherRows(&Slice::key, width, item_.head_size, ldq_);
     }
+    TransposeRows(rows, static_cast<size_t>(stride), static_cast<size_t>(width), static_cast<size_t>(item_.head_size),
+                  keys_, static_cast<size_t>(kLdt));
   }
 
   // Many rows read values often: promote them once, and gather them where they lie in pieces.
   void PackValues(int64_t width) {
-    packed_values_ = false;
-    if (direct_) return;
-    const bool as_stored = slice_count_ == 1 && slices_[0].value.dtype == kComputeDType;
-    if (as_stored) return;
-    packed_values_ = true;
+    packed_values_ = !direct_ && (slice_count_ != 1 || slices_[0].value.dtype != kComputeDType);
+    if (packed_values_) GatherRows(&Slice::value, width, item_.v_head_size, ldo_);
+  }
+
+  // One side of the tile's first `width` keys as rows of the compute type, in values_.
+  void GatherRows(RowSource Slice::*side, int64_t width, int64_t columns, int64_t stride) {
     for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
       const Slice& s = slices_[i];
-      WithType<C>(s.value.dtype, [&](auto element) HWY_ATTR {
-        const Reader<decltype(element)> rows(s.value, 0);
+      const RowSource& source = s.*side;
+      WithType<C>(source.dtype, [&](auto element) HWY_ATTR {
+        const Reader<decltype(element)> rows(source, 0);
         for (int64_t r = 0; r < s.count; ++r) {
-          ConvertRow(rows, static_cast<size_t>(r), static_cast<size_t>(item_.v_head_size),
-                     static_cast<C>(s.value.scale), values_ + (s.begin + r) * ldo_);
+          ConvertRow(rows, static_cast<size_t>(r), static_cast<size_t>(columns), static_cast<C>(source.scale),
+                     values_ + (s.begin + r) * stride);
         }
       });
     }
@@ -280,8 +282,8 @@ class ItemRun {
     if (!direct_) {
       const Reader<C> keys(keys_, kLdt * static_cast<int64_t>(sizeof(C)));
       AccumulateRows<C>(query_ + row * ldq_, static_cast<size_t>(ldq_), static_cast<size_t>(count), keys,
-                        static_cast<size_t>(RoundUp(width)), static_cast<size_t>(item_.head_size), nullptr, false,
-                        scores_, kTileKeys, kIgnore);
+                        static_cast<size_t>(RoundUp(width)), static_cast<size_t>(item_.head_size), nullptr, nullptr,
+                        scores_, kTileKeys);
       return;
     }
     for (size_t i = 0; i < slice_count_ && slices_[i].begin < width; ++i) {
@@ -354,15 +356,20 @@ class ItemRun {
   HWY_INLINE void AddRows(const Reader<T>& values, int64_t row, int64_t count, int64_t key, int64_t begin, int64_t depth,
                           const C* alpha, bool some_hidden) {
     const C* weights = scores_ + begin;
-    C* output = output_ + row * ldo_;
     const auto careful = [&](size_t r, size_t rows, size_t column, size_t columns) HWY_ATTR {
       for (size_t i = r; i < r + rows; ++i) {
         AddVisible(values, row + static_cast<int64_t>(i), key + begin, depth, weights + i * kTileKeys, alpha[i], column,
                    columns);
       }
     };
+    using Careful = decltype(careful);
+    const OnReject reject{[](const void* context, size_t r, size_t rows, size_t column, size_t columns) {
+                            (*static_cast<const Careful*>(context))(r, rows, column, columns);
+                          },
+                          &careful};
     AccumulateRows(weights, kTileKeys, static_cast<size_t>(count), values, static_cast<size_t>(item_.v_head_size),
-                   static_cast<size_t>(depth), alpha, some_hidden, output, static_cast<size_t>(ldo_), careful);
+                   static_cast<size_t>(depth), alpha, some_hidden ? &reject : nullptr, output_ + row * ldo_,
+                   static_cast<size_t>(ldo_));
   }
 
   // The columns of one register block again, where a sum was not finite: a hidden key has weight 0, and 0 * NaN must
@@ -435,7 +442,7 @@ class ItemRun {
   C* scores_ = nullptr;  // chunk x tile: dot products, then weights
   C* bias_ = nullptr;    // tile
   C* keys_ = nullptr;    // head_size x kLdt: the tile's keys as columns
-  C* values_ = nullptr;  // tile x ldo
+  C* values_ = nullptr;  // tile x max(ldq, ldo): rows of the tile in the compute type
   hwy::AlignedFreeUniquePtr<C[]> plane_queries_[2];  // of 2 and 4 planes
   hwy::AlignedFreeUniquePtr<float[]> decoded_[2];    // tile x ldq, tile x ldo
   bool packed_values_ = false;

@@ -28,6 +28,12 @@ inline constexpr size_t kAccumulators = kMaxRows * kMaxVectors;
 template <typename C>
 inline constexpr size_t kColumnGroup = 4 * kLanes<C>;
 
+// Told of a register block whose check failed: rows [row, row + rows), columns [column, column + columns).
+struct OnReject {
+  void (*call)(const void* context, size_t row, size_t rows, size_t column, size_t columns) = nullptr;
+  const void* context = nullptr;
+};
+
 // One register block of AccumulateRows: MR rows, NV vectors of columns from `first` on, of which `columns` exist.
 // alpha null: starts from 0. Where `check` is set and a result is not finite, nothing is stored and false returned.
 template <size_t MR, size_t NV, bool kTail, typename C, typename T>
@@ -93,17 +99,18 @@ HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, size_t lda, const Reader<T
   return true;
 }
 
-// All rows against `NV` vectors of columns from `first` on. on_reject(row, rows) is called for a block whose check failed.
-template <size_t NV, bool kTail, typename C, typename T, class Reject>
+// All rows against `NV` vectors of columns from `first` on, of which `columns` exist.
+template <size_t NV, bool kTail, typename C, typename T>
 HWY_INLINE void ProductColumns(const C* a, size_t lda, size_t rows, const Reader<T>& b, size_t first, size_t columns,
-                               size_t depth, const C* alpha, bool check, C* out, size_t ldo, const Reject& on_reject) {
+                               size_t depth, const C* alpha, const OnReject* reject, C* out, size_t ldo) {
   constexpr size_t kRows = std::min(kMaxRows, kAccumulators / NV);
   size_t r = 0;
   const auto block = [&](auto mr) HWY_ATTR {
     constexpr size_t MR = decltype(mr)::value;
     const C* scale = alpha == nullptr ? nullptr : alpha + r;
+    const bool check = reject != nullptr;
     if (!ProductBlock<MR, NV, kTail>(a + r * lda, lda, b, first, columns, depth, scale, check, out + r * ldo, ldo)) {
-      on_reject(r, MR);
+      reject->call(reject->context, r, MR, first, NV * kLanes<C>);
     }
     r += MR;
   };
@@ -117,10 +124,10 @@ HWY_INLINE void ProductColumns(const C* a, size_t lda, size_t rows, const Reader
   while (r < rows) block(std::integral_constant<size_t, 1>());
 }
 
-// Columns [0, columns) of B; `out` rows have room for whole column groups. on_reject(row, rows, column, columns).
-template <typename C, typename T, class Reject>
-HWY_INLINE void AccumulateRows(const C* a, size_t lda, size_t rows, const Reader<T>& b, size_t columns, size_t depth,
-                               const C* alpha, bool check, C* out, size_t ldo, const Reject& on_reject) {
+// Columns [0, columns) of B; `out` rows have room for whole column groups. reject null: no check.
+template <typename C, typename T>
+HWY_NOINLINE void AccumulateRows(const C* a, size_t lda, size_t rows, Reader<T> b, size_t columns, size_t depth,
+                                 const C* alpha, const OnReject* reject, C* out, size_t ldo) {
   constexpr size_t N = kLanes<C>;
   constexpr size_t P = kPlanes<T>;
   constexpr size_t kMost = std::max(P, kMaxVectors);
@@ -128,8 +135,7 @@ HWY_INLINE void AccumulateRows(const C* a, size_t lda, size_t rows, const Reader
   const auto run = [&](auto nv, auto is_tail) HWY_ATTR {
     constexpr size_t NV = decltype(nv)::value;
     constexpr bool kTail = decltype(is_tail)::value;
-    ProductColumns<NV, kTail>(a, lda, rows, b, c, columns - c, depth, alpha, check, out + c, ldo,
-                              [&](size_t row, size_t count) HWY_ATTR { on_reject(row, count, c, NV * N); });
+    ProductColumns<NV, kTail>(a, lda, rows, b, c, columns - c, depth, alpha, reject, out + c, ldo);
     c += NV * N;
   };
   while (c + kMost * N <= columns) run(std::integral_constant<size_t, kMost>(), std::false_type());
@@ -203,8 +209,8 @@ HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T
 }
 
 template <typename C, typename T>
-HWY_INLINE void DotRows(const C* q, size_t ldq, size_t rows, const Reader<T>& keys, size_t count, size_t head_size,
-                        C* s, size_t lds) {
+HWY_NOINLINE void DotRows(const C* q, size_t ldq, size_t rows, Reader<T> keys, size_t count, size_t head_size, C* s,
+                          size_t lds) {
   size_t r = 0;
   const auto block = [&](auto mr) HWY_ATTR {
     constexpr size_t R = decltype(mr)::value;
@@ -220,48 +226,33 @@ HWY_INLINE void DotRows(const C* q, size_t ldq, size_t rows, const Reader<T>& ke
   block(std::integral_constant<size_t, 1>());
 }
 
-// to[c * ldt + j] = row j [c] for j < count, times `scale` where they are codes. Writes whole vectors of rows: up to
-// N - 1 columns behind `count` get copies of the last row.
-template <typename C, typename T>
-HWY_INLINE void TransposeRows(const Reader<T>& from, size_t count, size_t columns, C scale, C* HWY_RESTRICT to,
-                              size_t ldt) {
+// to[c * ldt + j] = from[j * ldf + c] for j < count, c < columns. Writes whole vectors of rows: up to N - 1 columns
+// behind `count` get copies of the last row.
+template <typename C>
+HWY_NOINLINE void TransposeRows(const C* HWY_RESTRICT from, size_t ldf, size_t count, size_t columns,
+                                C* HWY_RESTRICT to, size_t ldt) {
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
-  constexpr size_t P = kPlanes<T>;
   for (size_t j = 0; j < count; j += N) {
-    const uint8_t* rows[N];
-    for (size_t i = 0; i < N; ++i) rows[i] = from.Row(j + std::min(i, count - j - 1));
-    for (size_t c = 0; c < columns; c += P * N) {
-      VecOf<C> v[P][N];
-      const bool whole = c + P * N <= columns;
+    const C* rows[N];
+    for (size_t i = 0; i < N; ++i) rows[i] = from + (j + std::min(i, count - j - 1)) * ldf;
+    for (size_t c = 0; c < columns; c += N) {
+      const size_t valid = std::min(N, columns - c);
+      VecOf<C> v[N], w[N];
       HWY_UNROLL(16)
-      for (size_t i = 0; i < N; ++i) {
-        VecOf<C> planes[P];
-        if (whole) {
-          from.template Load<C>(rows[i], c, planes);
-        } else {
-          from.template LoadN<C>(rows[i], c, columns - c, planes);
+      for (size_t i = 0; i < N; ++i) v[i] = valid == N ? hn::LoadU(d, rows[i] + c) : hn::LoadN(d, rows[i] + c, valid);
+      // log2(N) perfect shuffles of the rows.
+      HWY_UNROLL(16)
+      for (size_t step = 1; step < N; step *= 2) {
+        HWY_UNROLL(16)
+        for (size_t i = 0; i < N / 2; ++i) {
+          w[2 * i] = hn::InterleaveWholeLower(d, v[i], v[i + N / 2]);
+          w[2 * i + 1] = hn::InterleaveWholeUpper(d, v[i], v[i + N / 2]);
         }
         HWY_UNROLL(16)
-        for (size_t p = 0; p < P; ++p) v[p][i] = IsCode<T>() ? hn::Mul(planes[p], hn::Set(d, scale)) : planes[p];
+        for (size_t i = 0; i < N; ++i) v[i] = w[i];
       }
-      for (size_t p = 0; p < P; ++p) {
-        // log2(N) perfect shuffles of the rows.
-        VecOf<C> w[N];
-        HWY_UNROLL(16)
-        for (size_t step = 1; step < N; step *= 2) {
-          HWY_UNROLL(16)
-          for (size_t i = 0; i < N / 2; ++i) {
-            w[2 * i] = hn::InterleaveWholeLower(d, v[p][i], v[p][i + N / 2]);
-            w[2 * i + 1] = hn::InterleaveWholeUpper(d, v[p][i], v[p][i + N / 2]);
-          }
-          HWY_UNROLL(16)
-          for (size_t i = 0; i < N; ++i) v[p][i] = w[i];
-        }
-        for (size_t i = 0; i < N && c + i * P + p < columns; ++i) {
-          hn::StoreU(v[p][i], d, to + (c + i * P + p) * ldt + j);
-        }
-      }
+      for (size_t i = 0; i < valid; ++i) hn::StoreU(v[i], d, to + (c + i) * ldt + j);
     }
   }
 }
