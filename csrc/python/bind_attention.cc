@@ -21,8 +21,12 @@ TensorView Input(const Arrays& inputs, const char* name) {
 }
 
 AttentionInputs ReadInputs(const Arrays& inputs) {
-  return {Input(inputs, "Q"),        Input(inputs, "K"),          Input(inputs, "V"),
-          Input(inputs, "attn_mask"), Input(inputs, "past_key"), Input(inputs, "past_value"),
+  return {Input(inputs, "Q"),
+          Input(inputs, "K"),
+          Input(inputs, "V"),
+          Input(inputs, "attn_mask"),
+          Input(inputs, "past_key"),
+          Input(inputs, "past_value"),
           Input(inputs, "nonpad_kv_seqlen")};
 }
 
@@ -30,16 +34,26 @@ AttentionAttributes ReadAttributes(const py::dict& attributes) {
   AttentionAttributes a;
   for (const auto& [key, value] : attributes) {
     const auto name = key.cast<std::string>();
-    if (name == "scale") a.scale = value.cast<float>();
-    else if (name == "is_causal") a.is_causal = value.cast<int>() != 0;
-    else if (name == "q_num_heads") a.q_num_heads = value.cast<int64_t>();
-    else if (name == "kv_num_heads") a.kv_num_heads = value.cast<int64_t>();
-    else if (name == "softcap") a.softcap = value.cast<float>();
-    else if (name == "softmax_precision") a.softmax_in_double = value.cast<int>() == static_cast<int>(DType::kDouble);
-    else if (name == "qk_matmul_output_mode") a.qk_matmul_output_mode = value.cast<int64_t>();
-    else if (name == "left_window_size") a.left_window_size = value.cast<int64_t>();
-    else if (name == "right_window_size") a.right_window_size = value.cast<int64_t>();
-    else Fail("Attention: expected one of the operator's attributes, got '", name, "'");
+    if (name == "scale")
+      a.scale = value.cast<float>();
+    else if (name == "is_causal")
+      a.is_causal = value.cast<int>() != 0;
+    else if (name == "q_num_heads")
+      a.q_num_heads = value.cast<int64_t>();
+    else if (name == "kv_num_heads")
+      a.kv_num_heads = value.cast<int64_t>();
+    else if (name == "softcap")
+      a.softcap = value.cast<float>();
+    else if (name == "softmax_precision")
+      a.softmax_in_double = value.cast<int>() == static_cast<int>(DType::kDouble);
+    else if (name == "qk_matmul_output_mode")
+      a.qk_matmul_output_mode = value.cast<int64_t>();
+    else if (name == "left_window_size")
+      a.left_window_size = value.cast<int64_t>();
+    else if (name == "right_window_size")
+      a.right_window_size = value.cast<int64_t>();
+    else
+      Fail("Attention: expected one of the operator's attributes, got '", name, "'");
   }
   return a;
 }
@@ -47,10 +61,14 @@ AttentionAttributes ReadAttributes(const py::dict& attributes) {
 AttentionRequest ReadRequest(const std::vector<std::string>& names) {
   AttentionRequest request;
   for (const std::string& name : names) {
-    if (name == "present_key") request.present_key = true;
-    else if (name == "present_value") request.present_value = true;
-    else if (name == "qk_matmul_output") request.scores = true;
-    else if (name != "Y") Fail("Attention: expected one of the operator's outputs, got '", name, "'");
+    if (name == "present_key")
+      request.present_key = true;
+    else if (name == "present_value")
+      request.present_value = true;
+    else if (name == "qk_matmul_output")
+      request.scores = true;
+    else if (name != "Y")
+      Fail("Attention: expected one of the operator's outputs, got '", name, "'");
   }
   return request;
 }
@@ -61,8 +79,8 @@ py::array Output(const Arrays& given, const char* name, const Shape& shape, DTyp
   if (found == given.end()) return py::array(NumpyDType(dtype), shape);
   const TensorView view = ViewOf(found->second, name);
   if (view.shape != shape || view.dtype != dtype) {
-    Fail("Attention: output ", name, ": expected ", DTypeName(dtype), ShapeText(shape), ", got ",
-         DTypeName(view.dtype), ShapeText(view.shape));
+    Fail("Attention: output ", name, ": expected ", DTypeName(dtype), ShapeText(shape), ", got ", DTypeName(view.dtype),
+         ShapeText(view.shape));
   }
   return found->second;
 }

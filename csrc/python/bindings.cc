@@ -18,10 +18,9 @@ struct NamedType {
 };
 
 constexpr NamedType kTypes[] = {
-    {"float32", DType::kFloat},   {"float16", DType::kHalf},   {"bfloat16", DType::kBFloat16},
-    {"float64", DType::kDouble},  {"bool", DType::kBool},      {"int8", DType::kInt8},
-    {"uint8", DType::kUInt8},     {"int16", DType::kInt16},    {"uint16", DType::kUInt16},
-    {"int32", DType::kInt32},     {"uint32", DType::kUInt32},  {"int64", DType::kInt64},
+    {"float32", DType::kFloat}, {"float16", DType::kHalf}, {"bfloat16", DType::kBFloat16}, {"float64", DType::kDouble},
+    {"bool", DType::kBool},     {"int8", DType::kInt8},    {"uint8", DType::kUInt8},       {"int16", DType::kInt16},
+    {"uint16", DType::kUInt16}, {"int32", DType::kInt32},  {"uint32", DType::kUInt32},     {"int64", DType::kInt64},
     {"uint64", DType::kUInt64},
 };
 
