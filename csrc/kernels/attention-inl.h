@@ -34,7 +34,7 @@ class ItemRun {
         softcap_(static_cast<C>(item.softcap)) {
     const int64_t tile = direct_ ? 0 : item.head_size * kLdt + kTileKeys * std::max(ldq_, ldo_);
     const int64_t state = rows_ * (ldq_ + ldo_ + kN + 1);
-    scratch_ = hwy::AllocateAligned<C>(static_cast<size_t>(state + tile + kChunkRows * kTileKeys + kTileKeys + 4 * kN));
+    scratch_ = hwy::AllocateAligned<C>(static_cast<size_t>(state + tile + 2 * kChunkRows * kTileKeys + 4 * kN));
     saw_keys_ = hwy::AllocateAligned<uint8_t>(static_cast<size_t>(rows_));
     if (!scratch_ || !saw_keys_) throw std::bad_alloc();
     C* next = scratch_.get();
@@ -47,7 +47,7 @@ class ItemRun {
     output_ = take(rows_ * ldo_);
     sums_ = take(rows_ * kN);
     scores_ = take(kChunkRows * kTileKeys);
-    bias_ = take(kTileKeys);
+    bias_ = take(kChunkRows * kTileKeys);
     if (!direct_) {
       values_ = take(kTileKeys * std::max(ldq_, ldo_));
       keys_ = take(item.head_size * kLdt);
@@ -253,8 +253,7 @@ class ItemRun {
 
   void StreamTile(int64_t key, int64_t end) {
     DecodeSlices();
-    PackKeys(end - key);
-    PackValues(end - key);
+    packed_ = false;
     for (int64_t r = 0; r < rows_; r += kChunkRows) {
       StreamChunk(r, std::min<int64_t>(kChunkRows, rows_ - r), key, end);
     }
@@ -268,13 +267,37 @@ class ItemRun {
     if (high <= key || item_.visibility.Low(first) >= end) return;
     const int64_t width = std::min(end, high) - key;
     const bool all_visible = item_.mask.data == nullptr && item_.visibility.Low(last) <= key &&
-                             item_.visibility.High(first) >= key + width;
+                             item_.visibility.High(first) >= key + width && width % kN == 0;
+    if (!all_visible && !FindBias(row, count, key, width)) return;
+    if (!packed_) {
+      packed_ = true;
+      PackKeys(end - key);
+      PackValues(end - key);
+    }
     DotProducts(row, count, width);
     HWY_ALIGN C alpha[kChunkRows];
     for (int64_t i = 0; i < count; ++i) {
-      alpha[i] = Weigh(row + i, key, width, all_visible, scores_ + i * kTileKeys);
+      C* const s = scores_ + i * kTileKeys;
+      alpha[i] = all_visible ? WeighAll(row + i, width, s) : WeighVisible(row + i, RoundUp(width), row_bias_[i], s);
     }
-    AddValues(row, count, key, width, alpha, !all_visible);
+    AddValues(row, count, width, alpha, !all_visible);
+  }
+
+  // The bias of the chunk's rows; null for a row that sees no key here. False where none sees any: masks that are
+  // written out are often causal, and half their tiles need no work.
+  bool FindBias(int64_t row, int64_t count, int64_t key, int64_t width) {
+    bool any = false;
+    for (int64_t i = 0; i < count; ++i) {
+      const bool same_as_before = i > 0 && item_.mask.head_stride == 0 && (row + i) % item_.group != 0;
+      if (same_as_before) {
+        row_bias_[i] = row_bias_[i - 1];
+        continue;
+      }
+      C* const bias = bias_ + i * kTileKeys;
+      row_bias_[i] = BiasRow(item_, row + i, key, width, bias) ? bias : nullptr;
+      any |= row_bias_[i] != nullptr;
+    }
+    return any;
   }
 
   // scores_ = q . k for rows [row, row + count) and the tile's first `width` keys.
@@ -307,32 +330,33 @@ class ItemRun {
     }
   }
 
-  // Dot products of one row to softmax weights; returns the factor of its old output.
-  C Weigh(int64_t row, int64_t key, int64_t width, bool all_visible, C* HWY_RESTRICT s) {
+  // Dot products of one row to softmax weights; returns the factor of its old output. All keys take part.
+  C WeighAll(int64_t row, int64_t width, C* HWY_RESTRICT s) {
     const Lanes<C> d;
-    const RowState<C> state{max_ + row, sums_ + row * kN};
-    if (all_visible && width % kN == 0) {
-      saw_keys_[row] = 1;
-      for (int64_t i = 0; i < width; i += kN) hn::Store(ScaledScore<C>(hn::Load(d, s + i), scale_, softcap_), d, s + i);
-      return UpdateRow(s, static_cast<size_t>(width), state);
-    }
-    const int64_t padded = RoundUp(width);
-    if (!BiasRow(item_, row, key, width, bias_)) {
+    saw_keys_[row] = 1;
+    for (int64_t i = 0; i < width; i += kN) hn::Store(ScaledScore<C>(hn::Load(d, s + i), scale_, softcap_), d, s + i);
+    return UpdateRow(s, static_cast<size_t>(width), RowState<C>{max_ + row, sums_ + row * kN});
+  }
+
+  // The same where some keys are hidden or biased. bias null: no key takes part.
+  C WeighVisible(int64_t row, int64_t padded, const C* bias, C* HWY_RESTRICT s) {
+    const Lanes<C> d;
+    if (bias == nullptr) {
       std::fill(s, s + padded, C{0});
       return C{1};
     }
     saw_keys_[row] = 1;
     for (int64_t i = 0; i < padded; i += kN) {
       const VecOf<C> score = ScaledScore<C>(hn::Load(d, s + i), scale_, softcap_);
-      hn::Store(BiasedScore<C>(score, hn::Load(d, bias_ + i)), d, s + i);
+      hn::Store(BiasedScore<C>(score, hn::Load(d, bias + i)), d, s + i);
     }
-    return UpdateRow(s, static_cast<size_t>(padded), state);
+    return UpdateRow(s, static_cast<size_t>(padded), RowState<C>{max_ + row, sums_ + row * kN});
   }
 
   // output = output * alpha + weights . values.
-  void AddValues(int64_t row, int64_t count, int64_t key, int64_t width, const C* alpha, bool some_hidden) {
+  void AddValues(int64_t row, int64_t count, int64_t width, const C* alpha, bool some_hidden) {
     if (packed_values_) {
-      AddRows(Reader<C>(values_, ldo_ * static_cast<int64_t>(sizeof(C))), row, count, key, 0, width, alpha, some_hidden);
+      AddRows(Reader<C>(values_, ldo_ * static_cast<int64_t>(sizeof(C))), row, count, 0, width, alpha, some_hidden);
       return;
     }
     static constexpr auto kOnes = [] {
@@ -345,21 +369,21 @@ class ItemRun {
       const int64_t keys = std::min(s.count, width - s.begin);
       if (s.value.scale != 1.0f) MultiplyScores(count, s.begin, keys, s.value.scale);
       WithType<C>(s.value.dtype, [&](auto element) HWY_ATTR {
-        AddRows(Reader<decltype(element)>(s.value, 0), row, count, key, s.begin, keys,
+        AddRows(Reader<decltype(element)>(s.value, 0), row, count, s.begin, keys,
                 i == 0 ? alpha : kOnes.data(), some_hidden);
       });
     }
   }
 
-  // `values`: rows of keys [key + begin, key + begin + depth).
+  // `values`: rows of the tile's keys [begin, begin + depth).
   template <typename T>
-  HWY_INLINE void AddRows(const Reader<T>& values, int64_t row, int64_t count, int64_t key, int64_t begin, int64_t depth,
+  HWY_INLINE void AddRows(const Reader<T>& values, int64_t row, int64_t count, int64_t begin, int64_t depth,
                           const C* alpha, bool some_hidden) {
     const C* weights = scores_ + begin;
     const auto careful = [&](size_t r, size_t rows, size_t column, size_t columns) HWY_ATTR {
       for (size_t i = r; i < r + rows; ++i) {
-        AddVisible(values, row + static_cast<int64_t>(i), key + begin, depth, weights + i * kTileKeys, alpha[i], column,
-                   columns);
+        const C* const bias = row_bias_[i] == nullptr ? nullptr : row_bias_[i] + begin;
+        AddVisible(values, row + static_cast<int64_t>(i), depth, weights + i * kTileKeys, bias, alpha[i], column, columns);
       }
     };
     using Careful = decltype(careful);
@@ -375,12 +399,12 @@ class ItemRun {
   // The columns of one register block again, where a sum was not finite: a hidden key has weight 0, and 0 * NaN must
   // not count. Slow and rare.
   template <typename T>
-  HWY_NOINLINE void AddVisible(const Reader<T>& values, int64_t row, int64_t key, int64_t depth, const C* weights,
+  HWY_NOINLINE void AddVisible(const Reader<T>& values, int64_t row, int64_t depth, const C* weights, const C* bias,
                                C alpha, size_t first_column, size_t block_columns) {
+    if (bias == nullptr) depth = 0;
     const Lanes<C> d;
     constexpr size_t P = kPlanes<T>;
     constexpr size_t kStep = P * kLanes<C>;
-    BiasRow(item_, row, key, depth, bias_);
     const size_t columns = static_cast<size_t>(item_.v_head_size);
     const size_t last_column = std::min(first_column + block_columns, columns);
     for (size_t c = first_column; c < last_column; c += kStep) {
@@ -389,7 +413,7 @@ class ItemRun {
       for (size_t p = 0; p < P; ++p) sum[p] = hn::Mul(hn::LoadU(d, output + p * kLanes<C>), hn::Set(d, alpha));
       ToPlanes<C>(sum);
       for (int64_t k = 0; k < depth; ++k) {
-        if (bias_[k] == kMinusInfinity<C>) continue;
+        if (bias[k] == kMinusInfinity<C>) continue;
         VecOf<C> v[P];
         values.template LoadN<C>(values.Row(static_cast<size_t>(k)), c, std::min(kStep, columns - c), v);
         for (size_t p = 0; p < P; ++p) sum[p] = hn::MulAdd(hn::Set(d, weights[k]), v[p], sum[p]);
@@ -440,12 +464,13 @@ class ItemRun {
   C* sums_ = nullptr;    // rows x lanes
   C* max_ = nullptr;     // rows
   C* scores_ = nullptr;  // chunk x tile: dot products, then weights
-  C* bias_ = nullptr;    // tile
+  C* bias_ = nullptr;    // chunk x tile
   C* keys_ = nullptr;    // head_size x kLdt: the tile's keys as columns
   C* values_ = nullptr;  // tile x max(ldq, ldo): rows of the tile in the compute type
   hwy::AlignedFreeUniquePtr<C[]> plane_queries_[2];  // of 2 and 4 planes
   hwy::AlignedFreeUniquePtr<float[]> decoded_[2];    // tile x ldq, tile x ldo
-  bool packed_values_ = false;
+  const C* row_bias_[kChunkRows];
+  bool packed_ = false, packed_values_ = false;
   size_t run_ = 0, slice_count_ = 0;
   Slice slices_[kTileKeys];
 };
