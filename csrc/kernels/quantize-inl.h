@@ -28,18 +28,18 @@ using DI16 = hn::Repartition<int16_t, DF>;
 using DU8 = hn::Repartition<uint8_t, DF>;
 using DI8 = hn::Repartition<int8_t, DF>;
 using VF = hn::Vec<DF>;
-using VU32 = hn::Vec<DU32>;
+using VI32 = hn::Vec<DI32>;
 
 HWY_INLINE VF LoadFloats(const uint8_t* in) { return hn::BitCast(DF(), hn::LoadU(DU8(), in)); }
 HWY_INLINE void StoreFloats(VF x, uint8_t* out) { hn::StoreU(hn::BitCast(DU8(), x), DU8(), out); }
 
-HWY_INLINE VU32 AbsBits(VF x) { return hn::And(hn::BitCast(DU32(), x), hn::Set(DU32(), 0x7fffffffu)); }
+HWY_INLINE VI32 AbsBits(VF x) { return hn::And(hn::BitCast(DI32(), x), hn::Set(DI32(), 0x7fffffff)); }
 
 // Runs body(in, out, i, &largest) for whole steps of `step` values, i being the first one's number, and once on a copy
 // of what is left, padded with its first value so that padding never raises the largest.
 template <size_t kInBytes, size_t kOutBytes, typename Body>
 HWY_INLINE uint32_t ForEachStep(const uint8_t* in, size_t n, uint8_t* out, size_t step, const Body& body) {
-  VU32 largest = hn::Zero(DU32());
+  VI32 largest = hn::Zero(DI32());
   size_t i = 0;
   for (; i + step <= n; i += step) body(in + i * kInBytes, out + i * kOutBytes, i, &largest);
   if (i != n) {
@@ -51,7 +51,18 @@ HWY_INLINE uint32_t ForEachStep(const uint8_t* in, size_t n, uint8_t* out, size_
     body(padded_in, padded_out, i, &largest);
     std::memcpy(out + i * kOutBytes, padded_out, (n - i) * kOutBytes);
   }
-  return hn::GetLane(hn::MaxOfLanes(DU32(), largest));
+  return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(DI32(), largest)));
+}
+
+// load(from, number of the first value) -> vector of floats -> store(vector, to), one vector at a time.
+template <size_t kInBytes, size_t kOutBytes, typename Load, typename Store>
+HWY_INLINE uint32_t MapFloats(const uint8_t* in, size_t n, uint8_t* out, const Load& load, const Store& store) {
+  const auto step = [&](const uint8_t* from, uint8_t* to, size_t i, VI32* largest) HWY_ATTR {
+    const VF x = load(from, i);
+    *largest = hn::Max(*largest, AbsBits(x));
+    store(x, to);
+  };
+  return ForEachStep<kInBytes, kOutBytes>(in, n, out, hn::Lanes(DF()), step);
 }
 
 // Whole numbers below 2^22 in the low bits of a float that this was added to, rounded to nearest even by the addition.
@@ -59,7 +70,7 @@ constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
 constexpr int32_t kRounderBits = 0x4b400000;
 
 // The bits of round(x / scale) + kRounderBits.
-HWY_INLINE hn::Vec<DI32> QuantizeStep(const uint8_t* in, VF scale, VF lowest, VF highest, VU32* largest) {
+HWY_INLINE VI32 QuantizeStep(const uint8_t* in, VF scale, VF lowest, VF highest, VI32* largest) {
   const VF x = LoadFloats(in);
   *largest = hn::Max(*largest, AbsBits(x));
   // Clamping between whole numbers before rounding gives what saturating after it would.
@@ -79,75 +90,66 @@ uint32_t QuantizeFloats(const uint8_t* in, size_t n, float scale, int32_t zero_p
   const bool is_unsigned = lowest == 0;
   const auto v_zero = hn::Set(di32, (is_unsigned ? zero_point - 128 : zero_point) - kRounderBits);
   const auto v_flip = hn::Set(DU8(), static_cast<uint8_t>(is_unsigned ? 0x80 : 0));
-  return ForEachStep<4, 1>(
-      in, n, codes, 4 * lanes, [&](const uint8_t* from, uint8_t* to, size_t, VU32* largest) HWY_ATTR {
-        const auto a = hn::Add(QuantizeStep(from, v_scale, v_lowest, v_highest, largest), v_zero);
-        const auto b = hn::Add(QuantizeStep(from + 4 * lanes, v_scale, v_lowest, v_highest, largest), v_zero);
-        const auto c = hn::Add(QuantizeStep(from + 8 * lanes, v_scale, v_lowest, v_highest, largest), v_zero);
-        const auto d = hn::Add(QuantizeStep(from + 12 * lanes, v_scale, v_lowest, v_highest, largest), v_zero);
-        const auto ab = hn::OrderedDemote2To(DI16(), a, b);
-        const auto cd = hn::OrderedDemote2To(DI16(), c, d);
-        const auto abcd = hn::OrderedDemote2To(DI8(), ab, cd);
-        hn::StoreU(hn::Xor(hn::BitCast(DU8(), abcd), v_flip), DU8(), to);
-      });
+  const auto step = [&](const uint8_t* from, uint8_t* to, size_t, VI32* largest) HWY_ATTR {
+    const auto a = hn::Add(QuantizeStep(from, v_scale, v_lowest, v_highest, largest), v_zero);
+    const auto b = hn::Add(QuantizeStep(from + 4 * lanes, v_scale, v_lowest, v_highest, largest), v_zero);
+    const auto c = hn::Add(QuantizeStep(from + 8 * lanes, v_scale, v_lowest, v_highest, largest), v_zero);
+    const auto d = hn::Add(QuantizeStep(from + 12 * lanes, v_scale, v_lowest, v_highest, largest), v_zero);
+    const auto ab = hn::OrderedDemote2To(DI16(), a, b);
+    const auto cd = hn::OrderedDemote2To(DI16(), c, d);
+    const auto abcd = hn::OrderedDemote2To(DI8(), ab, cd);
+    hn::StoreU(hn::Xor(hn::BitCast(DU8(), abcd), v_flip), DU8(), to);
+  };
+  return ForEachStep<4, 1>(in, n, codes, 4 * lanes, step);
 }
 
-// Codes of one byte each to floats: decode(codes, number of the first).
+// The load of MapFloats for codes of one byte each: decode(codes, number of the first).
 template <typename Decode>
 HWY_INLINE uint32_t DequantizeWith(const uint8_t* codes, size_t n, bool is_signed, const Decode& decode, uint8_t* out) {
-  const DI32 di32;
   const hn::Rebind<uint8_t, DF> d8;
   const hn::Rebind<int8_t, DF> di8;
   const auto v_flip = hn::Set(d8, static_cast<uint8_t>(is_signed ? 0 : 0x80));
-  const auto v_back = hn::Set(di32, is_signed ? 0 : 128);
-  return ForEachStep<1, 4>(
-      codes, n, out, hn::Lanes(di32), [&](const uint8_t* from, uint8_t* to, size_t i, VU32* largest) HWY_ATTR {
-        const auto code = hn::PromoteTo(di32, hn::BitCast(di8, hn::Xor(hn::LoadU(d8, from), v_flip)));
-        const VF x = decode(hn::Add(code, v_back), i);
-        *largest = hn::Max(*largest, AbsBits(x));
-        StoreFloats(x, to);
-      });
+  const auto v_back = hn::Set(DI32(), is_signed ? 0 : 128);
+  const auto load = [&](const uint8_t* from, size_t i) HWY_ATTR {
+    const auto code = hn::PromoteTo(DI32(), hn::BitCast(di8, hn::Xor(hn::LoadU(d8, from), v_flip)));
+    return decode(hn::Add(code, v_back), i);
+  };
+  const auto store = [](VF x, uint8_t* to) HWY_ATTR { StoreFloats(x, to); };
+  return MapFloats<1, 4>(codes, n, out, load, store);
 }
 
 uint32_t DequantizeCodes(const uint8_t* codes, size_t n, bool is_signed, float scale, int32_t zero_point,
                          uint8_t* out) {
   const VF v_scale = hn::Set(DF(), scale);
   const auto v_zero = hn::Set(DI32(), zero_point);
-  return DequantizeWith(
-      codes, n, is_signed,
-      [&](hn::Vec<DI32> code, size_t) HWY_ATTR { return hn::Mul(hn::ConvertTo(DF(), hn::Sub(code, v_zero)), v_scale); },
-      out);
+  const auto decode = [&](VI32 code, size_t)
+                          HWY_ATTR { return hn::Mul(hn::ConvertTo(DF(), hn::Sub(code, v_zero)), v_scale); };
+  return DequantizeWith(codes, n, is_signed, decode, out);
 }
 
 // With a scale and a zero point for each value; both arrays go on with zeros for kPairPadding elements beyond n.
 uint32_t DequantizeVarying(const uint8_t* codes, size_t n, bool is_signed, const float* scales,
                            const int32_t* zero_points, uint8_t* out) {
-  return DequantizeWith(
-      codes, n, is_signed,
-      [&](hn::Vec<DI32> code, size_t i) HWY_ATTR {
-        const auto shifted = hn::Sub(code, hn::LoadU(DI32(), zero_points + i));
-        return hn::Mul(hn::ConvertTo(DF(), shifted), hn::LoadU(DF(), scales + i));
-      },
-      out);
+  const auto decode = [&](VI32 code, size_t i) HWY_ATTR {
+    const auto shifted = hn::Sub(code, hn::LoadU(DI32(), zero_points + i));
+    return hn::Mul(hn::ConvertTo(DF(), shifted), hn::LoadU(DF(), scales + i));
+  };
+  return DequantizeWith(codes, n, is_signed, decode, out);
 }
 
 uint32_t CopyFloats(const uint8_t* in, size_t n, uint8_t* out) {
-  return ForEachStep<4, 4>(in, n, out, hn::Lanes(DF()),
-                           [&](const uint8_t* from, uint8_t* to, size_t, VU32* largest) HWY_ATTR {
-                             const VF x = LoadFloats(from);
-                             *largest = hn::Max(*largest, AbsBits(x));
-                             StoreFloats(x, to);
-                           });
+  const auto load = [](const uint8_t* from, size_t) HWY_ATTR { return LoadFloats(from); };
+  const auto store = [](VF x, uint8_t* to) HWY_ATTR { StoreFloats(x, to); };
+  return MapFloats<4, 4>(in, n, out, load, store);
 }
 
 // The 16-bit halves of DF's lanes.
 using D16 = hn::Rebind<uint16_t, DF>;
 using D16Bytes = hn::Repartition<uint8_t, D16>;
 
-// Exact. Highway's emulation for SSE2, which has no instruction for it, takes infinity and NaN for numbers from 65536
-// on.
-HWY_INLINE VF FloatsOfHalfs(hn::Vec<hn::Rebind<hwy::float16_t, DF>> halfs) {
-  const VF x = hn::PromoteTo(DF(), halfs);
+// Exact. Highway's emulation for SSE2, which has no instruction, takes infinity and NaN for numbers from 65536 on.
+HWY_INLINE VF FloatsOfHalfs(hn::Vec<D16> bits) {
+  const VF x = hn::PromoteTo(DF(), hn::BitCast(hn::Rebind<hwy::float16_t, DF>(), bits));
 #if HWY_TARGET == HWY_SSE2
   const VF special = hn::BitCast(DF(), hn::Or(hn::BitCast(DU32(), x), hn::Set(DU32(), 0x7f800000u)));
   return hn::IfThenElse(hn::Ge(hn::Abs(x), hn::Set(DF(), 65536.0f)), special, x);
@@ -156,24 +158,20 @@ HWY_INLINE VF FloatsOfHalfs(hn::Vec<hn::Rebind<hwy::float16_t, DF>> halfs) {
 #endif
 }
 
+HWY_INLINE hn::Vec<D16> Load16(const uint8_t* in) { return hn::BitCast(D16(), hn::LoadU(D16Bytes(), in)); }
+HWY_INLINE void Store16(hn::Vec<D16> bits, uint8_t* out) { hn::StoreU(hn::BitCast(D16Bytes(), bits), D16Bytes(), out); }
+
 uint32_t PromoteHalfs(const uint8_t* in, size_t n, uint8_t* out) {
-  const hn::Rebind<hwy::float16_t, DF> dh;
-  return ForEachStep<2, 4>(in, n, out, hn::Lanes(DF()),
-                           [&](const uint8_t* from, uint8_t* to, size_t, VU32* largest) HWY_ATTR {
-                             const VF x = FloatsOfHalfs(hn::BitCast(dh, hn::LoadU(D16Bytes(), from)));
-                             *largest = hn::Max(*largest, AbsBits(x));
-                             StoreFloats(x, to);
-                           });
+  const auto load = [](const uint8_t* from, size_t) HWY_ATTR { return FloatsOfHalfs(Load16(from)); };
+  const auto store = [](VF x, uint8_t* to) HWY_ATTR { StoreFloats(x, to); };
+  return MapFloats<2, 4>(in, n, out, load, store);
 }
 
 uint32_t PromoteBFloats(const uint8_t* in, size_t n, uint8_t* out) {
-  return ForEachStep<2, 4>(in, n, out, hn::Lanes(DF()),
-                           [&](const uint8_t* from, uint8_t* to, size_t, VU32* largest) HWY_ATTR {
-                             const auto bits = hn::PromoteTo(DU32(), hn::BitCast(D16(), hn::LoadU(D16Bytes(), from)));
-                             const VF x = hn::BitCast(DF(), hn::ShiftLeft<16>(bits));
-                             *largest = hn::Max(*largest, AbsBits(x));
-                             StoreFloats(x, to);
-                           });
+  const auto load = [](const uint8_t* from, size_t)
+                        HWY_ATTR { return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(DU32(), Load16(from)))); };
+  const auto store = [](VF x, uint8_t* to) HWY_ATTR { StoreFloats(x, to); };
+  return MapFloats<2, 4>(in, n, out, load, store);
 }
 
 // To float16 bits, rounded to nearest even. |x| below 65520: the caller looks at the largest.
@@ -183,7 +181,7 @@ HWY_INLINE hn::Vec<D16> HalfBits(VF x) {
   // mantissa; a normal one rounds in integers.
   const DU32 du;
   const auto bits = hn::BitCast(du, x);
-  const auto magnitude = AbsBits(x);
+  const auto magnitude = hn::BitCast(du, AbsBits(x));
   const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
   const auto magic = hn::Set(du, static_cast<uint32_t>(127 - 15 + 23 - 10 + 1) << 23);
   const auto small = hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(DF(), magnitude), hn::BitCast(DF(), magic))), magic);
@@ -197,27 +195,25 @@ HWY_INLINE hn::Vec<D16> HalfBits(VF x) {
 #endif
 }
 
-uint32_t DemoteHalfs(const uint8_t* in, size_t n, uint8_t* out) {
-  return ForEachStep<4, 2>(in, n, out, hn::Lanes(DF()),
-                           [&](const uint8_t* from, uint8_t* to, size_t, VU32* largest) HWY_ATTR {
-                             const VF x = LoadFloats(from);
-                             *largest = hn::Max(*largest, AbsBits(x));
-                             hn::StoreU(hn::BitCast(D16Bytes(), HalfBits(x)), D16Bytes(), to);
-                           });
+// To bfloat16 bits, rounded in integers: the conversion instruction takes subnormals for 0, and the bytes must not
+// depend on the CPU.
+HWY_INLINE hn::Vec<D16> BFloatBits(VF x) {
+  const DU32 du;
+  const auto bits = hn::BitCast(du, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  return hn::TruncateTo(D16(), hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)))));
 }
 
-// Rounds in integers: the conversion instruction takes subnormals for 0, and the bytes must not depend on the CPU.
+uint32_t DemoteHalfs(const uint8_t* in, size_t n, uint8_t* out) {
+  const auto load = [](const uint8_t* from, size_t) HWY_ATTR { return LoadFloats(from); };
+  const auto store = [](VF x, uint8_t* to) HWY_ATTR { Store16(HalfBits(x), to); };
+  return MapFloats<4, 2>(in, n, out, load, store);
+}
+
 uint32_t DemoteBFloats(const uint8_t* in, size_t n, uint8_t* out) {
-  const DU32 du;
-  return ForEachStep<4, 2>(in, n, out, hn::Lanes(DF()),
-                           [&](const uint8_t* from, uint8_t* to, size_t, VU32* largest) HWY_ATTR {
-                             const VF x = LoadFloats(from);
-                             *largest = hn::Max(*largest, AbsBits(x));
-                             const auto bits = hn::BitCast(du, x);
-                             const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-                             const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
-                             hn::StoreU(hn::BitCast(D16Bytes(), hn::TruncateTo(D16(), rounded)), D16Bytes(), to);
-                           });
+  const auto load = [](const uint8_t* from, size_t) HWY_ATTR { return LoadFloats(from); };
+  const auto store = [](VF x, uint8_t* to) HWY_ATTR { Store16(BFloatBits(x), to); };
+  return MapFloats<4, 2>(in, n, out, load, store);
 }
 
 // 2 codes of one byte each -> 1 byte, the first in the low nibble.
