@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{side}-zero-point", type=int, nargs="+", metavar="N", help="one for all layers, or one each; default 0"
         )
-    parser.add_argument("--block-size", type=int, default=16, metavar="N", help="most tokens of a new page; default 16")
+    parser.add_argument("--block-size", type=int, default=64, metavar="N", help="most tokens of a new page; default 64")
     parser.add_argument(
         "--max-tokens", type=int, default=0, metavar="N", help="most tokens of a cache; default no limit"
     )

@@ -53,14 +53,14 @@ class PagedKVCache:
     >>> logits = cache.run(session, {"input_ids": ids})["logits"]      # and so on, token by token
 
     A step copies the new tokens' bytes and nothing old. One-token pages, which decoding makes, are merged at the end of
-    a buffer into pages of `block_size` tokens.
+    a buffer into pages of `block_size` tokens, by way of smaller ones: each token is moved twice.
     """
 
     def __init__(
         self,
         layers: int | Sequence[CacheNames],
         *,
-        block_size: int = 16,
+        block_size: int = 64,
         policy: ReformatPolicy | None = None,
         merge: Merge | None = None,
     ) -> None:

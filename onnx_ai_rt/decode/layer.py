@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 
@@ -28,6 +29,8 @@ class LayerBuffer:
             CacheError: for bytes that are no valid cache, or hold more than pages.
         """
         self._block_size = block_size
+        # One-token pages first become pages of this size: then few pages are open, and a token is moved twice.
+        self._small = math.isqrt(block_size)
         self._merge = merge
         self._storage = Storage(data)
         self._spans: list[Span] = []
@@ -39,10 +42,12 @@ class LayerBuffer:
         self._set_tail()
 
     def _set_tail(self) -> None:
-        """Pages from index `_tail` on may still be merged: they hold less than `block_size` tokens each."""
-        self._tail = len(self._spans)
+        """Pages from index `_tail` on may still be merged to full ones, those from `_fresh` on to small ones before."""
+        self._tail = self._fresh = len(self._spans)
         while self._tail > self._reformatted and self._spans[self._tail - 1].length < self._block_size:
             self._tail -= 1
+        while self._fresh > self._tail and self._spans[self._fresh - 1].length < self._small:
+            self._fresh -= 1
 
     @property
     def tokens(self) -> int:
@@ -67,7 +72,7 @@ class LayerBuffer:
         other = LayerBuffer(self._block_size, self._merge)
         other._storage = self._storage.fork()
         other._spans = list(self._spans)
-        other._reformatted, other._tail = self._reformatted, self._tail
+        other._reformatted, other._tail, other._fresh = self._reformatted, self._tail, self._fresh
         return other
 
     def check(self, data: Bytes, place: str) -> list[Span]:
@@ -87,20 +92,25 @@ class LayerBuffer:
         size = self._storage.size
         self._storage.replace(size, size, data)
         self._spans += [span.moved(size) for span in spans]
-        tail = self._spans[self._tail :]
-        if len(tail) > 1 and sum(span.length for span in tail) >= self._block_size:
-            self._merge_tail()
+        if self._holds(self._tail, self._block_size):
+            self._tail = self._fresh = self._merge_from(self._tail, self._block_size)
+        elif self._holds(self._fresh, self._small):
+            self._fresh = self._merge_from(self._fresh, self._small)
 
-    def _merge_tail(self) -> None:
-        begin, size = self._spans[self._tail].begin, self._storage.size
+    def _holds(self, first: int, tokens: int) -> bool:
+        """Whether there are pages to merge from this index on, and enough for a page of so many tokens."""
+        return len(self._spans) - first > 1 and self.tokens - self._spans[first].start >= tokens
+
+    def _merge_from(self, first: int, limit: int) -> int:
+        """Merges the pages from an index on; returns that of the first which may still grow."""
+        begin, size = self._spans[first].begin, self._storage.size
         array = self._storage.writable(size)
-        end = self._merge(array, begin, size, self._block_size)
+        end = self._merge(array, begin, size, limit)
         self._storage.shrink(end)
         merged = find_spans(array[begin:end].tobytes(), "merged pages")
-        self._spans[self._tail :] = [span.moved(begin) for span in merged]
+        self._spans[first:] = [span.moved(begin) for span in merged]
         # What is before the last page is as full as it will be.
-        last_is_open = self._spans[-1].length < self._block_size
-        self._tail = len(self._spans) - last_is_open
+        return len(self._spans) - (self._spans[-1].length < limit)
 
     def truncate(self, tokens: int) -> None:
         """Keeps the first `tokens` tokens: whole pages go, and a page that has both gets a shorter length."""

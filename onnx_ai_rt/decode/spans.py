@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from onnx_ai_rt.proto import PagedCacheProto
@@ -32,23 +33,56 @@ def find_spans(data: bytes, place: str) -> list[Span]:
         CacheError: for bytes that are no pages, or pages that are not consecutive.
     """
     spans: list[Span] = []
+    at = 0
     try:
-        for field in wire.read_fields(data):
-            if (field.number, field.wire_type) != (_BLOCKS, wire.BYTES):
-                raise CacheError(f"{place}: expected pages alone, got field {field.number}")
-            numbers = {_START: 0, _LENGTH: 0}
-            for inner in wire.read_fields(data, field.payload, field.end):
-                if inner.wire_type == wire.VARINT and inner.number in numbers:
-                    numbers[inner.number] = wire.read_varint(data, inner.payload, inner.end)[0]
-            span = Span(field.begin, field.end, numbers[_START], numbers[_LENGTH])
+        while at < len(data):
+            span = _plain_span(data, at) or _any_span(data, at, place)
             if span.length < 1 or (spans and span.start != spans[-1].start + spans[-1].length):
                 raise CacheError(
                     f"{place}: expected consecutive pages, got one of {span.length} tokens at token {span.start}"
                 )
             spans.append(span)
+            at = span.end
     except wire.WireError as error:
         raise CacheError(f"{place}: expected serialized pages, got other bytes ({error})") from error
     return spans
+
+
+_NUMBER = rb"([\x80-\xff]{0,8}[\x00-\x7f])"
+_HEADER = re.compile(rb"\x0a%b\x08%b\x10%b[\x1a\x22]%b" % ((_NUMBER,) * 4))  # block: start, length, key or encoded key
+_VALUE = re.compile(rb"[\x2a\x32]%b" % _NUMBER)  # value or encoded value
+
+
+def _plain_span(data: bytes, at: int) -> Span | None:
+    """The page at an offset if it has its four fields in the order in which writers put them; this is quick."""
+    header = _HEADER.match(data, at)
+    if header is None:
+        return None
+    size, start, length, key = map(_number, header.groups())
+    value = _VALUE.match(data, header.end() + key)
+    end = header.start(2) - 1 + size
+    if value is None or value.end() + _number(value[1]) != end or end > len(data):
+        return None
+    return Span(at, end, start, length)
+
+
+def _number(digits: bytes) -> int:
+    value = 0
+    for byte in reversed(digits):
+        value = value << 7 | byte & 0x7F
+    return value
+
+
+def _any_span(data: bytes, at: int, place: str) -> Span:
+    """The page at an offset, whatever protobuf allows in it."""
+    field = next(wire.read_fields(data, at))
+    if (field.number, field.wire_type) != (_BLOCKS, wire.BYTES):
+        raise CacheError(f"{place}: expected pages alone, got field {field.number}")
+    numbers = {_START: 0, _LENGTH: 0}
+    for inner in wire.read_fields(data, field.payload, field.end):
+        if inner.wire_type == wire.VARINT and inner.number in numbers:
+            numbers[inner.number] = wire.read_varint(data, inner.payload, inner.end)[0]
+    return Span(field.begin, field.end, numbers[_START], numbers[_LENGTH])
 
 
 def parse_one(page: bytes, place: str) -> PagedCacheProto:

@@ -43,7 +43,7 @@ def to_paged(
     value_format: str | None = None,
     value_scale: float | Sequence[float] | None = None,
     value_zero_point: int | Sequence[int] | None = None,
-    block_size: int = 16,
+    block_size: int = 64,
     max_tokens: int = 0,
     left_window_size: int = -1,
     ones: Collection[str] = (),

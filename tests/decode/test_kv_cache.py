@@ -53,7 +53,7 @@ def joined(*parts: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, ...]:
 def test_decoding_makes_full_pages() -> None:
     cache = new_cache()
     key, value = grow(cache, [6, *[1] * 13])
-    assert lengths(cache) == [4] * 4 + [1] * 3
+    assert lengths(cache) == [4] * 4 + [2, 1]
     assert lengths(cache, 1) == lengths(cache)
     assert len(cache) == cache.tokens == 19
     check_content(cache, key, value)
@@ -65,7 +65,7 @@ def test_decoding_makes_full_pages() -> None:
     ([3, 2, 1, 1], [3, 4]),
     ([9], [4, 4, 1]),
     ([9, 3], [4, 4, 4]),
-    ([1] * 3, [1] * 3),
+    ([1] * 3, [2, 1]),
     ([4, 1, 1, 1, 4], [4, 3, 4]),
 ])  # fmt: skip
 def test_merging(steps: list[int], expected: list[int]) -> None:
@@ -75,19 +75,24 @@ def test_merging(steps: list[int], expected: list[int]) -> None:
     check_content(cache, *content)
 
 
-def test_merging_happens_once_a_page() -> None:
-    """Each token's bytes are moved a bounded number of times, however long the cache is."""
+@pytest.mark.parametrize("block_size", [1, 2, 9, 16])
+def test_each_token_is_moved_twice(block_size: int) -> None:
+    """However long the cache is; and few pages are open at any time."""
     moved = []
 
     def counting(buffer: np.ndarray, begin: int, end: int, block_size: int) -> int:
         moved.append(end - begin)
         return merge_pages(buffer, begin, end, block_size)
 
-    cache = PagedKVCache(1, block_size=8, merge=counting)
-    grow(cache, [1] * 256)
-    assert len(moved) == 256 // 8
-    assert max(moved) < 2 * 8 * (cache.nbytes // 32)
-    assert lengths(cache) == [8] * 32
+    cache = PagedKVCache(1, block_size=block_size, merge=counting)
+    most_open = 0
+    for i in range(18 * 16):
+        new = appended(cache.tokens, *tokens(1, i))
+        cache.append([new])
+        most_open = max(most_open, sum(length < block_size for length in lengths(cache)))
+    assert lengths(cache) == [block_size] * (18 * 16 // block_size)
+    assert sum(moved) <= 2 * 18 * 16 * new.size
+    assert most_open <= 2 * block_size**0.5
 
 
 def test_pages_that_differ_are_not_merged() -> None:
