@@ -2,5 +2,6 @@
 
 from onnx_ai_rt.reference.attention import attention
 from onnx_ai_rt.reference.ops import reference_ops
+from onnx_ai_rt.reference.paged import paged_attention, paged_cache_length
 
-__all__ = ["attention", "reference_ops"]
+__all__ = ["attention", "paged_attention", "paged_cache_length", "reference_ops"]

@@ -11,6 +11,7 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 
 from onnx_ai_rt.reference.attention import attention
+from onnx_ai_rt.reference.paged import paged_attention, paged_cache_length
 from onnx_ai_rt.reference.quantize_paged_cache import QuantizePagedCache
 
 
@@ -44,5 +45,25 @@ class Attention(OptionalsOpRun):
 # Attention of domain "", as registering the library overrides it in a session.
 OnnxAttention = type("Attention", (Attention,), {"op_domain": "", "__doc__": "Attention of ONNX by the same rules."})
 
+
+class PagedAttention(OptionalsOpRun):
+    """ai.rt::PagedAttention: see `onnx_ai_rt.reference.paged_attention`; caches as uint8 arrays in and out."""
+
+    op_domain = "ai.rt"
+
+    def _run(self, *inputs: Any, **attributes: Any) -> tuple[np.ndarray, ...]:
+        output, present, appended = paged_attention(*inputs, **attributes)
+        return output, np.frombuffer(present, np.uint8), np.frombuffer(appended, np.uint8)
+
+
+class PagedCacheLength(OpRun):
+    """ai.rt::PagedCacheLength: the number of tokens of a cache, an int64 scalar."""
+
+    op_domain = "ai.rt"
+
+    def _run(self, cache: np.ndarray) -> tuple[np.ndarray]:
+        return (np.array(paged_cache_length(cache), np.int64),)
+
+
 #: For ``ReferenceEvaluator(model, new_ops=reference_ops)``: the `ai.rt` operators, and ONNX's Attention by their rules.
-reference_ops: list[type[OpRun]] = [Attention, OnnxAttention, QuantizePagedCache]
+reference_ops: list[type[OpRun]] = [Attention, OnnxAttention, QuantizePagedCache, PagedAttention, PagedCacheLength]

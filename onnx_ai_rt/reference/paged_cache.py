@@ -62,6 +62,17 @@ class Payload:
         Raises:
             CacheError: for NaN or infinity, stored or by decoding.
         """
+        values = self.decode_any()
+        finite = np.isfinite(values)
+        if not finite.all():
+            where = [int(i) for i in np.argwhere(~finite)[0]]
+            raise CacheError(
+                f"{self.place}: expected finite values in the valid rows, got {values[tuple(where)]} at {where}"
+            )
+        return values
+
+    def decode_any(self) -> FloatArray:
+        """The valid rows, NaN and infinity too."""
         rows = (slice(None), slice(None), slice(0, self.length))
         if self.format.is_affine:
             affine = self.message.affine
@@ -72,12 +83,6 @@ class Payload:
             values = dequantize(codes[rows], scale, zero_point)
         else:
             values = _tensor_array(self.message, self.format).reshape(self.shape)[rows].astype(np.float32)
-        finite = np.isfinite(values)
-        if not finite.all():
-            where = [int(i) for i in np.argwhere(~finite)[0]]
-            raise CacheError(
-                f"{self.place}: expected finite values in the valid rows, got {values[tuple(where)]} at {where}"
-            )
         return values
 
 

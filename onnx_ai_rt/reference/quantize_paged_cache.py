@@ -132,9 +132,9 @@ def quantize_paged_cache(
     Raises:
         CacheError: for an argument or a cache that is not valid, and for values that no result can hold.
     """
-    data = _cache_bytes(cache)
-    key = _target("key", key_scale, key_zero_point)
-    value = _target("value", value_scale, value_zero_point)
+    data = cache_bytes(_OPERATOR, "cache", cache)
+    key = read_target(_OPERATOR, "key", key_scale, key_zero_point)
+    value = read_target(_OPERATOR, "value", value_scale, value_zero_point)
     place = f"{_OPERATOR}: input cache"
     blocks = validate(parse(data, place), place)
     selected = set(_indices(block_indices, len(blocks)))
@@ -163,25 +163,27 @@ def length_delimited(number: int, content: bytes) -> bytes:
     return bytes(header) + content
 
 
-def _cache_bytes(cache: bytes | Array) -> bytes:
+def cache_bytes(operator: str, name: str, cache: bytes | Array) -> bytes:
+    """The bytes of an operator's input. Raises CacheError."""
     if isinstance(cache, bytes):
         return cache
     if cache.dtype != np.uint8 or cache.ndim != 1:
-        raise CacheError(f"{_OPERATOR}: input cache: expected a rank-1 uint8 tensor, got {_describe(cache)}")
+        raise CacheError(f"{operator}: input {name}: expected a rank-1 uint8 tensor, got {_describe(cache)}")
     return cache.tobytes()
 
 
-def _target(side: str, scale: Array, zero_point: Array) -> Target:
+def read_target(operator: str, side: str, scale: Array, zero_point: Array) -> Target:
+    """The format that the inputs SIDE_scale and SIDE_zero_point of an operator name. Raises CacheError."""
     scale, zero_point = np.asarray(scale), np.asarray(zero_point)
     if scale.dtype != np.float32 or scale.shape not in ((), (1,)):
-        raise CacheError(f"{_OPERATOR}: input {side}_scale: expected a FLOAT scalar, got {_describe(scale)}")
+        raise CacheError(f"{operator}: input {side}_scale: expected a FLOAT scalar, got {_describe(scale)}")
     scale_value = float(scale.reshape(()))
     if not (np.isfinite(scale_value) and scale_value > 0):
-        raise CacheError(f"{_OPERATOR}: input {side}_scale: expected a positive finite value, got {scale_value:g}")
+        raise CacheError(f"{operator}: input {side}_scale: expected a positive finite value, got {scale_value:g}")
     format = find_format(zero_point.dtype)
     if format is None or zero_point.shape not in ((), (1,)):
         raise CacheError(
-            f"{_OPERATOR}: input {side}_zero_point: expected a scalar of type {', '.join(FORMATS)}, "
+            f"{operator}: input {side}_zero_point: expected a scalar of type {', '.join(FORMATS)}, "
             f"got {_describe(zero_point)}"
         )
     return format, scale_value, int(zero_point.reshape(())) if format.is_affine else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
-from support.paged_ops import paged_ops
 
 import onnx_ai_rt
 
@@ -20,7 +19,7 @@ def steps(batch: int, hidden: int, dtype: np.dtype = np.float32) -> list[np.ndar
 
 def run_dense(model: onnx.ModelProto, xs: list[np.ndarray]) -> list[np.ndarray]:
     """Outputs y of the model with past and present tensors."""
-    session = ReferenceEvaluator(model, new_ops=[*onnx_ai_rt.reference_ops, *paged_ops])
+    session = ReferenceEvaluator(model, new_ops=onnx_ai_rt.reference_ops)
     cache = {}
     for value in model.graph.input:
         dims = [d.dim_value for d in value.type.tensor_type.shape.dim]
@@ -39,7 +38,7 @@ def run_dense(model: onnx.ModelProto, xs: list[np.ndarray]) -> list[np.ndarray]:
 
 def run_paged(paged: onnx_ai_rt.PagedModel, xs: list[np.ndarray]) -> list[np.ndarray]:
     """Outputs y of the converted model; a cache is what was appended so far."""
-    session = ReferenceEvaluator(paged.model, new_ops=[*onnx_ai_rt.reference_ops, *paged_ops])
+    session = ReferenceEvaluator(paged.model, new_ops=onnx_ai_rt.reference_ops)
     caches = {names.past: np.zeros(0, np.uint8) for names in paged.caches}
     results = []
     for x in xs:

@@ -10,7 +10,6 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from rewrite.decoders import HIDDEN, KV_HEADS, decoder
 from rewrite.running import run_dense, run_paged, steps
-from support.paged_ops import paged_ops
 
 import onnx_ai_rt
 
@@ -152,7 +151,7 @@ def test_scales_as_inputs() -> None:
     assert inputs["key_scale_0"].elem_type == onnx.TensorProto.FLOAT
     assert inputs["key_zero_point_1"].elem_type == onnx.TensorProto.INT8
     assert not any(name.startswith("value_") for name in inputs)
-    session = ReferenceEvaluator(paged.model, new_ops=[*onnx_ai_rt.reference_ops, *paged_ops])
+    session = ReferenceEvaluator(paged.model, new_ops=onnx_ai_rt.reference_ops)
     feeds = {f"cache_{i}": np.zeros(0, np.uint8) for i in range(2)}
     feeds |= {f"key_scale_{i}": np.float32(0.1) for i in range(2)} | {
         f"key_zero_point_{i}": np.int8(0) for i in range(2)
@@ -191,7 +190,7 @@ def test_small_model() -> None:
     assert not paged.left
     assert not {node.op_type for node in paged.model.graph.node} & {"Attention", "LessOrEqual"}
     before = ReferenceEvaluator(model, new_ops=onnx_ai_rt.reference_ops)
-    after = ReferenceEvaluator(paged.model, new_ops=[*onnx_ai_rt.reference_ops, *paged_ops])
+    after = ReferenceEvaluator(paged.model, new_ops=onnx_ai_rt.reference_ops)
     dense = {v.name: np.zeros((1, KV_HEADS, 0, 32), np.float32) for v in model.graph.input if "past" in v.name}
     caches = {names.past: np.zeros(0, np.uint8) for names in paged.caches}
     tokens = np.array([list(b"def __init__(self, ")])
