@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS := $(shell nproc)
 WITH_BIN := PATH="$(CURDIR)/$(BIN):$$PATH"
-CXX_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
+CXX_SOURCES := $(shell find csrc tools -name '*.cc' -o -name '*.h')
 SOURCES := CMakeLists.txt pyproject.toml $(shell find cmake csrc -type f) $(shell find onnx_ai_rt -name '*.py*' -not -path '*/__pycache__*')
 
 # The oldest onnxruntime that is served, and the oldest that knows opset 23; .venv has the newest.
@@ -17,7 +17,7 @@ BUILD_FLAGS := --no-build-isolation -C cmake.define.ONNX_AI_RT_WERROR=ON
 OLD_PIP = .venv-ort$*/bin/pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-newest $(OLD_TESTS) lint format wheel clean
+.PHONY: build demo test test-newest $(OLD_TESTS) lint format wheel fuzz clean
 .SECONDARY:
 
 build: .venv/built
@@ -48,6 +48,13 @@ format: .venv/tools
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
 wheel: dist/built
+
+# The reader and the rewriter of caches on damaged bytes, with sanitizers. FUZZ_SECONDS, FUZZ_SEED: how long and which.
+FUZZ_SECONDS := 60
+FUZZ_SEED := 1
+fuzz: .venv/built
+	$(WITH_BIN) cmake --build $(shell ls -td build/cp* | head -1) --target cache_fuzzer
+	$(shell ls -td build/cp* | head -1)/cache_fuzzer $(FUZZ_SECONDS) $(FUZZ_SEED) tests/data/paged_cache/*.pb
 
 clean:
 	rm -rf .venv .venv-ort* .deps build dist
