@@ -38,4 +38,23 @@ Encoding ReadEncoding(const std::string& op_name, const std::string& side, const
   return encoding;
 }
 
+std::optional<Encoding> ReadOptionalEncoding(const std::string& op_name, const std::string& side,
+                                             const TensorView& scale, const TensorView& zero_point) {
+  if (!scale.present && !zero_point.present) return std::nullopt;
+  if (!scale.present || !zero_point.present) {
+    Fail(op_name, ": input ", side, scale.present ? "_zero_point" : "_scale", ": expected both ", side, "_scale and ",
+         side, "_zero_point or neither, got only ", side, scale.present ? "_scale" : "_zero_point");
+  }
+  return ReadEncoding(op_name, side, scale, zero_point);
+}
+
+Encoding MakeEncoding(const std::string& op_name, const std::string& side, float scale, DType dtype,
+                      int32_t zero_point) {
+  if (IsCodeType(dtype) && (zero_point < LowestCode(dtype) || zero_point > HighestCode(dtype))) {
+    Fail(op_name, ": input ", side, "_zero_point: expected a code of ", DTypeName(dtype), ", got ", zero_point);
+  }
+  const uint8_t code = static_cast<uint8_t>(zero_point & (IsCodeType(dtype) ? (1 << BitsOf(dtype)) - 1 : 0));
+  return ReadEncoding(op_name, side, {&scale, DType::kFloat, {}, true}, {&code, dtype, {}, true});
+}
+
 }  // namespace onnx_ai_rt

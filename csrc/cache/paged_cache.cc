@@ -6,7 +6,7 @@
 namespace onnx_ai_rt {
 namespace {
 
-// Adds the block to the view, or says what is wrong with it.
+// Adds the block to the view, or says what is wrong with it. The view's tokens are where it has to start.
 void AddBlock(const BlockFields& fields, const WireField& field, CachePlace* place, PagedCacheView* view) {
   BlockView& block = view->blocks.emplace_back();
   block.start = fields.start;
@@ -51,16 +51,7 @@ void AddBlock(const BlockFields& fields, const WireField& field, CachePlace* pla
   }
 }
 
-}  // namespace
-
-std::string CachePlace::Text() const {
-  std::string text = op_name + ": input " + input_name;
-  if (block >= 0) text += ", block " + std::to_string(block);
-  if (side != nullptr) text += std::string(", ") + side;
-  return text;
-}
-
-PagedCacheView ParsePagedCache(ByteSpan bytes, const std::string& op_name, const std::string& input_name) {
+PagedCacheView Parse(ByteSpan bytes, const std::string& op_name, const std::string& input_name, bool is_run) {
   PagedCacheView view;
   view.bytes = bytes;
   CachePlace place{op_name, input_name};
@@ -73,6 +64,7 @@ PagedCacheView ParsePagedCache(ByteSpan bytes, const std::string& op_name, const
       ++place.block;
       fields = {};
       ReadBlock(field.bytes, reader.depth(), &fields);
+      if (is_run && place.block == 0 && fields.start > 0) view.tokens = fields.start;
       AddBlock(fields, field, &place, &view);
     }
   } catch (const WireError& error) {
@@ -81,6 +73,23 @@ PagedCacheView ParsePagedCache(ByteSpan bytes, const std::string& op_name, const
                bytes.size);
   }
   return view;
+}
+
+}  // namespace
+
+std::string CachePlace::Text() const {
+  std::string text = op_name + ": input " + input_name;
+  if (block >= 0) text += ", block " + std::to_string(block);
+  if (side != nullptr) text += std::string(", ") + side;
+  return text;
+}
+
+PagedCacheView ParsePagedCache(ByteSpan bytes, const std::string& op_name, const std::string& input_name) {
+  return Parse(bytes, op_name, input_name, false);
+}
+
+PagedCacheView ParsePageRun(ByteSpan bytes, const std::string& op_name, const std::string& input_name) {
+  return Parse(bytes, op_name, input_name, true);
 }
 
 StoredPayload Contiguous(const PagedCacheView& view, const PayloadView& payload, std::vector<uint8_t>* buffer) {

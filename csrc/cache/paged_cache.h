@@ -71,6 +71,10 @@ struct PagedCacheView {
 // Throws InvalidArgument, with a sentence that begins with the operator and the input.
 PagedCacheView ParsePagedCache(ByteSpan bytes, const std::string& op_name, const std::string& input_name);
 
+// The same for a run of pages out of a cache, which begins at whatever token its first page says; `tokens` is where the
+// last one ends.
+PagedCacheView ParsePageRun(ByteSpan bytes, const std::string& op_name, const std::string& input_name);
+
 // The payload with its values in one piece: as it is, or gathered into *buffer.
 StoredPayload Contiguous(const PagedCacheView& view, const PayloadView& payload, std::vector<uint8_t>* buffer);
 

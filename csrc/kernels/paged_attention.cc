@@ -68,6 +68,10 @@ class PagedTask final : public AttentionTask {
 
   static RowSource PageRows(const StoredPayload& payload, int64_t b, int64_t h) {
     RowSource rows;
+    if (payload.width == 0) {  // no values, in whatever format
+      rows.dtype = DType::kFloat;
+      return rows;
+    }
     const int64_t row_bits = payload.width * BitsOf(payload.dtype);
     const AffineParameters& affine = payload.affine;
     const bool one_pair = !payload.IsAffine() || affine.axis < 0 || (affine.stride[2] == 0 && affine.stride[3] == 0);
@@ -172,9 +176,9 @@ class Checker {
   void CheckPayload(size_t i, const char* side, const StoredPayload& payload, int64_t width, const char* name,
                     const TensorView& view) const {
     if (payload.batch == plan_.batch && payload.heads == plan_.kv_heads && payload.width == width) return;
-    Input("past", "block ", i, ": ", side, ": expected batch, heads and width of ", name, ", (", plan_.batch, ",",
-          plan_.kv_heads, ",", width, "), got (", payload.batch, ",", payload.heads, ",", payload.width,
-          ") where the shape of ", name, " is ", ShapeText(view.shape));
+    Fail(plan_.op_name, ": input past, block ", i, ", ", side, ": expected batch, heads and width of ", name, ", (",
+         plan_.batch, ",", plan_.kv_heads, ",", width, "), got (", payload.batch, ",", payload.heads, ",",
+         payload.width, ") where the shape of ", name, " is ", ShapeText(view.shape));
   }
 
   const PagedAttentionInputs& in_;

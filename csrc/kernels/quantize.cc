@@ -245,6 +245,11 @@ uint32_t OverflowBits(DType dtype) {
   return dtype == DType::kBFloat16 ? kBFloatOverflowBits : kInfinityBits;
 }
 
+Conversion OutcomeOf(uint32_t largest, bool dense_source, DType target) {
+  if (largest >= kInfinityBits && dense_source) return Conversion::kNotFinite;
+  return largest >= OverflowBits(target) ? Conversion::kOverflow : Conversion::kDone;
+}
+
 }  // namespace
 
 int32_t CodeAt(const uint8_t* codes, DType dtype, int64_t index) {
@@ -286,8 +291,37 @@ Conversion ConvertRows(const StoredPayload& source, int64_t length, const Encodi
     }
     row += rows;
   }
-  if (largest >= kInfinityBits && !source.IsAffine()) return Conversion::kNotFinite;
-  return largest >= OverflowBits(target.dtype) ? Conversion::kOverflow : Conversion::kDone;
+  return OutcomeOf(largest, !source.IsAffine(), target.dtype);
+}
+
+Conversion CheckRange(const StoredPayload& dense, DType target, int64_t first, int64_t last) {
+  alignas(64) uint8_t floats[4 * kTile];
+  uint32_t largest = 0;
+  for (int64_t i = first; i < last; i += kTile) {
+    largest = std::max(largest, LoadDense(dense, i, std::min(kTile, last - i), floats));
+  }
+  return OutcomeOf(largest, true, target);
+}
+
+void CopyValues(DType dtype, const uint8_t* source, int64_t from, int64_t count, uint8_t* out, int64_t to) {
+  const int64_t bits = BitsOf(dtype);
+  if (from * bits % 8 == 0 && to * bits % 8 == 0) {
+    const int64_t bytes = count * bits / 8;
+    if (bytes > 0) std::memcpy(out + to * bits / 8, source + from * bits / 8, static_cast<size_t>(bytes));
+    const int64_t copied = bytes * 8 / bits;
+    from += copied;
+    to += copied;
+    count -= copied;
+  }
+  alignas(64) uint8_t codes[kTile];
+  while (count > 0) {
+    const int64_t piece = std::min(count, kTile);
+    UnpackCodes(source, dtype, from, piece, codes);
+    PackCodes(codes, dtype, to, piece, out);
+    from += piece;
+    to += piece;
+    count -= piece;
+  }
 }
 
 std::string DescribeFailure(const StoredPayload& source, int64_t length, const Encoding& target) {

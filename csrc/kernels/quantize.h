@@ -94,6 +94,13 @@ inline constexpr int64_t kRowAlignment = 4;
 Conversion ConvertRows(const StoredPayload& source, int64_t length, const Encoding& target, int64_t capacity,
                        int64_t first_row, int64_t last_row, uint8_t* out);
 
+// Whether the values [first, last) of a dense payload are finite and stay so as `target`, without storing them.
+Conversion CheckRange(const StoredPayload& dense, DType target, int64_t first, int64_t last);
+
+// Copies `count` values from value `from` of a stream to value `to` of another one of the same type. Of the bytes that
+// it shares, the bits before `to` stay and those behind the last value become 0: a stream is written in its order.
+void CopyValues(DType dtype, const uint8_t* source, int64_t from, int64_t count, uint8_t* out, int64_t to);
+
 // "NaN at batch 0, head 1, token 2, column 3", the first offending value of a range where ConvertRows did not end
 // well. Slow.
 std::string DescribeFailure(const StoredPayload& source, int64_t length, const Encoding& target);

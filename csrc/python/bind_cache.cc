@@ -57,26 +57,14 @@ py::list ParseToList(const py::object& cache, const std::string& op_name, const 
   return blocks;
 }
 
-// The encoding that scalar inputs of the operator would give; checks them as the operator does.
-Encoding EncodingOf(const std::string& op_name, const char* side, float scale, int data_type, int zero_point) {
-  const DType dtype = static_cast<DType>(data_type);
-  const uint8_t code = static_cast<uint8_t>(zero_point & (IsCodeType(dtype) ? (1 << BitsOf(dtype)) - 1 : 0));
-  const TensorView scale_view{&scale, DType::kFloat, {}, true};
-  const TensorView zero_view{&code, dtype, {}, true};
-  if (IsCodeType(dtype) && (zero_point < LowestCode(dtype) || zero_point > HighestCode(dtype))) {
-    Fail(op_name, ": input ", side, "_zero_point: expected a code of ", DTypeName(dtype), ", got ", zero_point);
-  }
-  return ReadEncoding(op_name, side, scale_view, zero_view);
-}
-
 py::array QuantizePagedCache(const py::object& cache, const py::array_t<int64_t, py::array::c_style>& block_indices,
                              float key_scale, int key_type, int key_zero_point, float value_scale, int value_type,
                              int value_zero_point, int threads, const std::optional<py::array_t<uint8_t>>& out) {
   const std::string op_name = "ai.rt::QuantizePagedCache";
   const PyBytes bytes(cache, op_name + ": input cache");
   if (block_indices.ndim() != 1) Fail(op_name, ": input block_indices: expected rank 1, got ", block_indices.ndim());
-  const Encoding key = EncodingOf(op_name, "key", key_scale, key_type, key_zero_point);
-  const Encoding value = EncodingOf(op_name, "value", value_scale, value_type, value_zero_point);
+  const Encoding key = MakeEncoding(op_name, "key", key_scale, static_cast<DType>(key_type), key_zero_point);
+  const Encoding value = MakeEncoding(op_name, "value", value_scale, static_cast<DType>(value_type), value_zero_point);
   QuantizeCachePlan plan;
   {
     const py::gil_scoped_release release;

@@ -7,4 +7,5 @@ PYBIND11_MODULE(_core, m) {
   onnx_ai_rt::BindAttention(m);
   onnx_ai_rt::BindCache(m);
   onnx_ai_rt::BindQuantize(m);
+  onnx_ai_rt::BindPagedAttention(m);
 }
