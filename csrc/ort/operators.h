@@ -7,6 +7,8 @@ namespace onnx_ai_rt {
 
 OperatorSpec AttentionOperator();
 OperatorSpec QuantizePagedCacheOperator();
+OperatorSpec PagedAttentionOperator();
+OperatorSpec PagedCacheLengthOperator();
 
 // In the order of registration; built once, lives as long as the process.
 const std::vector<OperatorSpec>& AllOperators();

@@ -73,6 +73,8 @@ const std::vector<OperatorSpec>& AllOperators() {
   static const auto* operators = new std::vector<OperatorSpec>{
       AttentionOperator(),
       QuantizePagedCacheOperator(),
+      PagedAttentionOperator(),
+      PagedCacheLengthOperator(),
   };
   return *operators;
 }
