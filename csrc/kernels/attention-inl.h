@@ -348,7 +348,7 @@ class ItemRun {
     saw_keys_[row] = 1;
     for (int64_t i = 0; i < padded; i += kN) {
       const VecOf<C> score = ScaledScore<C>(hn::Load(d, s + i), scale_, softcap_);
-      hn::Store(BiasedScore<C>(score, hn::Load(d, bias + i)), d, s + i);
+      hn::Store(BiasedScore<C>(score, hn::Load(d, bias + i), item_.mask.sum_in_float), d, s + i);
     }
     return UpdateRow(s, static_cast<size_t>(padded), RowState<C>{max_ + row, sums_ + row * kN});
   }
@@ -440,7 +440,7 @@ class ItemRun {
       VecOf<C> v = ScaledScore<C>(hn::Load(d, s + i), scale_, out.mode == 0 ? C{0} : softcap_);
       if (out.mode >= 2) {
         const VecOf<C> bias = hn::Load(d, bias_ + i);
-        v = BiasedScore<C>(v, bias);
+        v = BiasedScore<C>(v, bias, item_.mask.sum_in_float);
         if (probabilities) {
           const VecOf<C> p = hn::Div(ExpOfNonPositive(hn::Sub(v, hn::Set(d, subtrahend))), hn::Set(d, divisor));
           v = hn::IfThenZeroElse(hn::Eq(bias, hn::Set(d, kMinusInfinity<C>)), p);

@@ -87,6 +87,7 @@ class DenseTask final : public AttentionTask {
     const size_t rank = mask.shape.size();
     const auto dim = [&](size_t from_right) { return from_right <= rank ? mask.shape[rank - from_right] : 1; };
     rows.dtype = mask.dtype;
+    rows.sum_in_float = plan_.sum_in_float;
     rows.key_count = rank == 0 ? 0 : dim(1);
     rows.key_stride = rank == 0 ? 0 : 1;
     rows.token_stride = dim(2) == 1 ? 0 : dim(1);

@@ -47,6 +47,7 @@ struct AttentionPlan {
   bool rank3 = false;
   double scale = 1.0;
   bool compute_in_double = false;
+  bool sum_in_float = false;  // computed in double, but the bias is added in float: neither Q nor the mask is wider
   Shape output_shape, present_key_shape, present_value_shape, scores_shape;
   DType output_dtype = DType::kUndefined;  // of Y and the scores
   int64_t query_block = 0;                 // query tokens of one work item

@@ -81,6 +81,7 @@ struct Visibility {
 // attn_mask of one batch entry, from the group's first head on. Strides in elements; 0 broadcasts.
 struct MaskRows {
   const uint8_t* data = nullptr;  // null: no mask
+  bool sum_in_float = false;      // score + bias has float's precision and range, also where the rest is in double
   DType dtype = DType::kUndefined;
   int64_t head_stride = 0, token_stride = 0, key_stride = 0;
   int64_t key_count = 0;  // keys from here on do not attend; unused when key_stride is 0 (rank 0)

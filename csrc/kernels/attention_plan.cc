@@ -244,6 +244,7 @@ AttentionPlan PlanAttention(const std::string& op_name, const AttentionAttribute
                                 : (plan.head_size > 0 ? 1.0 / std::sqrt(static_cast<double>(plan.head_size)) : 1.0);
   plan.compute_in_double = inputs.query.dtype == DType::kDouble || inputs.value.dtype == DType::kDouble ||
                            attributes.softmax_in_double || MaskNeedsDouble(inputs.attn_mask);
+  plan.sum_in_float = plan.compute_in_double && inputs.query.dtype != DType::kDouble && !MaskNeedsDouble(inputs.attn_mask);
   plan.output_shape = plan.rank3 ? Shape{plan.batch, plan.q_len, plan.q_heads * plan.v_head_size}
                                  : Shape{plan.batch, plan.q_heads, plan.q_len, plan.v_head_size};
   plan.present_key_shape = {plan.batch, plan.kv_heads, plan.kv_len, plan.head_size};

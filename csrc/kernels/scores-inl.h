@@ -112,15 +112,20 @@ HWY_INLINE VecOf<C> ScaledScore(VecOf<C> s, C scale, C softcap) {
 }
 
 // Adds the bias. A finite sum that overflows is clamped, so that only a bias of -inf masks; -inf wins over NaN.
+// `in_float` gives the sum float's range and precision: a bias of -1e9 then swallows the scores as it does in float.
 template <typename C, class V = VecOf<C>>
-HWY_INLINE V BiasedScore(V s, V bias) {
+HWY_INLINE V BiasedScore(V s, V bias, bool in_float) {
   const Lanes<C> d;
-  const V most = hn::Set(d, std::numeric_limits<C>::max());
+  const V most = hn::Set(d, in_float ? C{std::numeric_limits<float>::max()} : std::numeric_limits<C>::max());
   const V minus_infinity = hn::Set(d, kMinusInfinity<C>);
   const V sum = hn::Add(s, bias);
   const V clamped = hn::Max(hn::Min(sum, most), hn::Neg(most));
   const auto both_finite = hn::And(hn::IsFinite(s), hn::IsFinite(bias));
-  return hn::IfThenElse(hn::Eq(bias, minus_infinity), minus_infinity, hn::IfThenElse(both_finite, clamped, sum));
+  V result = hn::IfThenElse(both_finite, clamped, sum);
+  if constexpr (sizeof(C) == sizeof(double)) {
+    if (in_float) result = hn::PromoteTo(d, hn::DemoteTo(hn::Rebind<float, Lanes<C>>(), result));
+  }
+  return hn::IfThenElse(hn::Eq(bias, minus_infinity), minus_infinity, result);
 }
 
 }  // namespace HWY_NAMESPACE
