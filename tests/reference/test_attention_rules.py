@@ -192,6 +192,11 @@ def test_keys_that_take_part_follow_ieee() -> None:
     assert np.isnan(attention(**x, attn_mask=np.array([0, INF, -INF], np.float32))[0]).all()
     x["Q"][0, 0, 0, 0] = NAN
     assert np.isnan(attention(**x)[0][0, 0]).any(axis=-1).tolist() == [True, False]
+    x = {name: np.ones((1, 1, 2, 4), np.float32) for name in "QKV"}
+    x["K"][0, 0, 0] = -INF
+    y, _, _, probabilities = attention(**x, is_causal=1, qk_matmul_output_mode=3)
+    np.testing.assert_array_equal(probabilities[0, 0], [[NAN, 0], [0, 1]])  # inf - inf where no other key is left
+    np.testing.assert_array_equal(y[0, 0], [[NAN] * 4, [1] * 4])
 
 
 # Scale, softcap, scores

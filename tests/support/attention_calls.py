@@ -6,6 +6,7 @@ seed; the numbers come from numpy's generator with that seed.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,10 +37,17 @@ class AttentionCall:
         """Y, present_key, present_value, qk_matmul_output of the reference; `changes` replace inputs or attributes."""
         return attention(**{**self.inputs, **self.attributes, **changes})
 
+    @functools.cached_property
     def trace(self) -> Trace:
-        """Every step of the reference."""
+        """Every step of the reference, computed once."""
         without = ("qk_matmul_output_mode", "softmax_precision")
         return trace(**self.inputs, **{k: v for k, v in self.attributes.items() if k not in without})
+
+    def in_mode(self, mode: int) -> AttentionCall:
+        """The same call with another qk_matmul_output_mode; its steps are not computed again."""
+        call = AttentionCall(self.inputs, {**self.attributes, "qk_matmul_output_mode": mode})
+        call.__dict__["trace"] = self.trace
+        return call
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{name} {type_name(x.dtype)}{shape_text(x.shape)}" for name, x in self.inputs.items())

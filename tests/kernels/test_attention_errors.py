@@ -1,0 +1,31 @@
+"""Wrong calls of Attention's kernels: one sentence with operator, input, expected and got, and nothing written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.attention_errors import WrongCall, wrong_calls
+
+from onnx_ai_rt import _core
+
+
+@pytest.mark.parametrize("wrong", wrong_calls(), ids=lambda wrong: wrong.name)
+def test_wrong_call(wrong: WrongCall) -> None:
+    with pytest.raises(ValueError, match=r"^Attention: .*expected .+, got .+") as error:
+        _core.attention(wrong.call.inputs, wrong.call.attributes)
+    message = str(error.value)
+    assert "\n" not in message
+    for word in wrong.words:
+        assert word in message
+
+
+@pytest.mark.parametrize("lengths", [[5, -1], [6, 0]])
+def test_nothing_is_written(lengths: list[int]) -> None:
+    """The one input whose values can be wrong."""
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal((2, 1, 5, 4)).astype(np.float32) for name in "QKV"}
+    inputs["nonpad_kv_seqlen"] = np.array(lengths)
+    output = np.full((2, 1, 5, 4), np.nan, np.float32)
+    with pytest.raises(ValueError, match=r"nonpad_kv_seqlen"):
+        _core.attention(inputs, {}, [], 1, {"Y": output})
+    assert np.isnan(output).all()
