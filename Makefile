@@ -17,7 +17,7 @@ BUILD_FLAGS := --no-build-isolation -C cmake.define.ONNX_AI_RT_WERROR=ON
 OLD_PIP = .venv-ort$*/bin/pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-newest $(OLD_TESTS) lint format wheel fuzz clean
+.PHONY: build demo test test-newest $(OLD_TESTS) lint format bench wheel fuzz clean
 .SECONDARY:
 
 build: .venv/built
@@ -47,6 +47,10 @@ format: .venv/tools
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
+# Options of `python -m benchmarks run` in BENCH.
+bench: .venv/bench
+	$(BIN)/python -m benchmarks run $(BENCH)
+
 wheel: dist/built
 
 # The reader and the rewriter of caches on damaged bytes, with sanitizers. FUZZ_SECONDS, FUZZ_SEED: how long and which.
@@ -67,6 +71,11 @@ clean:
 
 .venv/built: .venv/tools $(SOURCES)
 	$(PIP) install $(BUILD_FLAGS) -e '.[onnxruntime,test,wheel,lint]'
+	touch $@
+
+# The suite measures without torch where there is none.
+.venv/bench: .venv/built benchmarks/requirements.txt
+	$(PIP) install -r benchmarks/requirements.txt || $(PIP) install matplotlib
 	touch $@
 
 dist/built: .venv/built

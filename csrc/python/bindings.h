@@ -17,6 +17,7 @@ void BindAttention(pybind11::module_& m);
 void BindCache(pybind11::module_& m);
 void BindQuantize(pybind11::module_& m);
 void BindPagedAttention(pybind11::module_& m);
+void BindCeilings(pybind11::module_& m);
 
 // numpy's and ml_dtypes' element types by name; throws InvalidArgument (ValueError in Python) for others.
 DType DTypeOf(const pybind11::array& array);

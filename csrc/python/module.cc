@@ -8,4 +8,5 @@ PYBIND11_MODULE(_core, m) {
   onnx_ai_rt::BindCache(m);
   onnx_ai_rt::BindQuantize(m);
   onnx_ai_rt::BindPagedAttention(m);
+  onnx_ai_rt::BindCeilings(m);
 }
