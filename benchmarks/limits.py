@@ -30,7 +30,8 @@ def operations(problem: Problem) -> float:
 
 
 def bytes_moved(problem: Problem) -> int:
-    """Bytes that must be read or written once: Q, keys, values, mask, Y; both caches where there is a present."""
+    """Bytes that must be read or written once: Q, keys, values, mask, Y; both caches where there is a present. The
+    output of `quantize`, a quarter of its input and less, is not counted."""
     row, s = problem.row, problem.row.shape
     if row.kind == "quantize":
         return problem.pages.nbytes
@@ -46,16 +47,13 @@ def bytes_moved(problem: Problem) -> int:
 def contenders(problem: Problem, threads: int) -> Iterator[Contender]:
     """What a row can hardly be faster than: reading as many bytes, or copying them where the row copies."""
     row = problem.row
-    if row.kind == "quantize" or row.past:
+    if (row.kind == "quantize" or row.past) and threads == 1:
         source = problem.pages if row.kind == "quantize" else aligned((bytes_moved(problem) // 2,), np.uint8)
-        target = aligned(source.shape, np.uint8)
-        if threads == 1:
-            yield Contender(MEMCPY, 1, functools.partial(np.copyto, target, source))
-        return
+        yield Contender(MEMCPY, 1, functools.partial(np.copyto, aligned(source.shape, np.uint8), source))
     # Prefill is bound by its arithmetic by far.
-    if row.shape.queries > 64:
+    if row.past or row.shape.queries > 64:
         return
-    data = aligned((bytes_moved(problem),), np.uint8)
+    data = problem.pages if row.kind == "quantize" else aligned((bytes_moved(problem),), np.uint8)
     passes = max(1, (1 << 22) // data.nbytes)  # so many that starting threads costs little
     yield Contender(READING, threads, functools.partial(_core.reading_seconds, data, passes, threads))
 

@@ -152,7 +152,7 @@ def ceiling_table(ceilings: dict[str, Any]) -> Table:
     for place, rate in ceilings["reading"].items():
         where, threads = place.split(", ")
         table.append([f"reading, {where}", threads, f"{rate / 1e9:.1f} GB/s"])
-    return table
+    return [[cell.replace("1 threads", "1 thread") for cell in line] for line in table]
 
 
 def environment_lines(environment: dict[str, Any]) -> list[str]:

@@ -51,14 +51,13 @@ def run_row(row: Row, settings: Settings, ceilings: dict[str, Any]) -> dict[str,
     errors = {id(contender): check(contender, problem) for contender in contenders}
     samples = measure(contenders, settings.effort)
     onnx_ai_rt.choose_cpu_target(settings.targets[0])
-    paths = _paths(contenders)
     result: dict[str, Any] = {
         "name": row.name,
         "title": row.title,
         "row": asdict(row),
         "operations": limits.operations(problem),
         "bytes": limits.bytes_moved(problem),
-        "kernels": paths,
+        "kernels": _paths(contenders),
         "unavailable": missing,
         "runs": {},
     }
