@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import operator
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import onnx
@@ -133,18 +133,28 @@ def remove_dead(model: onnx.ModelProto, keep_inputs: Set[str] | None = None) -> 
     """
     graph = model.graph
     needed = {value.name for value in graph.output}
-    kept = []
-    for node in reversed(graph.node):  # producers come before consumers
-        if any(name in needed for name in node.output):
-            needed.update(read_names(node))
-            kept.append(node)
-    replace_all(graph.node, kept[::-1])
-    replace_all(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in needed])
-    replace_all(graph.sparse_initializer, [t for t in graph.sparse_initializer if t.values.name in needed])
+    made = set[str]()
+
+    def is_needed(node: onnx.NodeProto) -> bool:
+        if needed.isdisjoint(node.output):
+            return False
+        needed.update(read_names(node))
+        made.update(node.output)
+        return True
+
+    _keep(graph.node, is_needed)
+    _keep(graph.initializer, lambda tensor: tensor.name in needed)
+    _keep(graph.sparse_initializer, lambda tensor: tensor.values.name in needed)
     if keep_inputs is not None:
-        replace_all(graph.input, [value for value in graph.input if value.name in needed or value.name in keep_inputs])
-    made = {name for node in kept for name in node.output}
-    replace_all(graph.value_info, [value for value in graph.value_info if value.name in made])
+        _keep(graph.input, lambda value: value.name in needed or value.name in keep_inputs)
+    _keep(graph.value_info, lambda value: value.name in made)
+
+
+def _keep(field: Any, wanted: Callable[[Any], bool]) -> None:
+    """Deletes elements in place (weights are large), from the last to the first: consumers come before producers."""
+    for index in reversed(range(len(field))):
+        if not wanted(field[index]):
+            del field[index]
 
 
 def replace_all(field: Any, values: Sequence[Any]) -> None:
