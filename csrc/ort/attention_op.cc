@@ -76,33 +76,17 @@ Dim FirstKnown(std::initializer_list<Dim> dims) {
   return {};
 }
 
-// L: 0 without past, unknown where the model does not tell.
-Dim PastTokens(const ShapeInference& inference) {
-  if (!inference.HasInput(kPastKey)) return Dim::Of(0);
-  for (const size_t input : {kPastKey, kPastValue}) {
-    const auto past = inference.Input(input);
-    if (past && past->size() == 4 && (*past)[2].IsKnown()) return (*past)[2];
-  }
-  return {};
-}
-
 void InferShapes(ShapeInference& inference) {
   const auto query = inference.Input(kQuery);
-  const DType q_type = inference.InputType(kQuery);
-  const DType v_type = inference.InputType(kValue);
-  const HeadDims q = HeadDimsOf(query, HeadsAttribute(inference, "q_num_heads"));
+  if (!query) return;
+  const DType type = inference.InputType(kQuery);
   const Dim kv_heads = HeadsAttribute(inference, "kv_num_heads");
+  const HeadDims q = HeadDimsOf(query, HeadsAttribute(inference, "q_num_heads"));
   const HeadDims k = HeadDimsOf(inference.Input(kKey), kv_heads);
   const HeadDims v = HeadDimsOf(inference.Input(kValue), kv_heads);
-
-  const Dim batch = Named(FirstKnown({q.batch, k.batch, v.batch}));
-  const Dim total = Named(PastTokens(inference) + FirstKnown({k.tokens, v.tokens}));
-  const Dim heads = Named(FirstKnown({k.heads, v.heads}));
-  if (query && query->size() == 4) inference.SetOutput(kY, q_type, {batch, q.heads, q.tokens, v.width});
-  if (query && query->size() == 3) inference.SetOutput(kY, q_type, {batch, q.tokens, q.heads * v.width});
-  inference.SetOutput(kPresentKey, q_type, {batch, heads, total, FirstKnown({k.width, q.width})});
-  inference.SetOutput(kPresentValue, v_type, {batch, heads, total, v.width});
-  inference.SetOutput(kScores, q_type, {batch, q.heads, q.tokens, total});
+  const Dim batch = FirstKnown({q.batch, k.batch, v.batch});
+  if (query->size() == 4) inference.SetFirstOutput(type, {batch, q.heads, q.tokens, v.width});
+  if (query->size() == 3) inference.SetFirstOutput(type, {batch, q.tokens, q.heads * v.width});
 }
 
 Variant MakeVariant(const std::vector<DType>& types) {

@@ -57,7 +57,7 @@ OperatorSpec QuantizePagedCacheOperator() {
       .create = [](const NodeInfo& node) -> std::unique_ptr<Kernel> {
         return std::make_unique<QuantizePagedCacheKernel>(node);
       },
-      .infer_shapes = [](ShapeInference& inference) { inference.SetOutput(0, DType::kUInt8, {Dim{}}); },
+      .infer_shapes = [](ShapeInference& inference) { inference.SetFirstOutput(DType::kUInt8, {Dim{}}); },
   };
 }
 

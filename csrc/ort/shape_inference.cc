@@ -10,8 +10,6 @@ struct ReleaseInfo {
   void operator()(OrtTensorTypeAndShapeInfo* info) const { Api().ReleaseTensorTypeAndShapeInfo(info); }
 };
 
-std::string Text(const Dim& dim) { return dim.IsNumber() ? std::to_string(dim.value) : dim.name; }
-
 // ONNX Runtime may place two tensors in one buffer when their shapes have equal names: no two unknown dimensions of a
 // process share one.
 std::string FreshName() {
@@ -20,14 +18,6 @@ std::string FreshName() {
 }
 
 }  // namespace
-
-Dim operator+(const Dim& a, const Dim& b) {
-  if (a.IsNumber() && b.IsNumber()) return Dim::Of(a.value + b.value);
-  if (a.IsNumber() && a.value == 0) return b;
-  if (b.IsNumber() && b.value == 0) return a;
-  if (!a.IsKnown() || !b.IsKnown()) return {};
-  return {-1, Text(a) + " + " + Text(b)};
-}
 
 Dim operator/(const Dim& a, const Dim& b) {
   if (!a.IsNumber() || !b.IsNumber() || b.value == 0 || a.value % b.value != 0) return {};
@@ -39,8 +29,6 @@ Dim operator*(const Dim& a, const Dim& b) {
   if (!a.IsNumber() || !b.IsNumber() || __builtin_mul_overflow(a.value, b.value, &product)) return {};
   return Dim::Of(product);
 }
-
-Dim Named(const Dim& dim) { return dim.IsKnown() ? dim : Dim{-1, FreshName()}; }
 
 const OrtTensorTypeAndShapeInfo* ShapeInference::InputInfo(size_t index) const {
   size_t count = 0;
@@ -91,13 +79,13 @@ int64_t ShapeInference::Int(const char* attribute) const {
   return 0;
 }
 
-void ShapeInference::SetOutput(size_t index, DType dtype, const SymbolicShape& shape) {
+void ShapeInference::SetFirstOutput(DType dtype, const SymbolicShape& shape) {
   std::vector<int64_t> values;
   std::vector<std::string> names;
   std::vector<const char*> name_pointers;
   for (const Dim& dim : shape) {
     values.push_back(dim.IsNumber() ? dim.value : -1);
-    names.push_back(dim.IsNumber() ? "" : Named(dim).name);
+    names.push_back(dim.IsNumber() ? "" : dim.IsKnown() ? dim.name : FreshName());
   }
   for (const std::string& name : names) name_pointers.push_back(name.c_str());
   OrtTensorTypeAndShapeInfo* info = nullptr;
@@ -106,7 +94,7 @@ void ShapeInference::SetOutput(size_t index, DType dtype, const SymbolicShape& s
   Check(Api().SetTensorElementType(info, DeclaredType(dtype, Runtime())));
   Check(Api().SetDimensions(info, values.data(), values.size()));
   Check(Api().SetSymbolicDimensions(info, name_pointers.data(), name_pointers.size()));
-  Check(Api().ShapeInferContext_SetOutputTypeShape(context_, index, info));
+  Check(Api().ShapeInferContext_SetOutputTypeShape(context_, 0, info));
 }
 
 }  // namespace onnx_ai_rt

@@ -20,14 +20,9 @@ struct Dim {
   bool IsKnown() const { return IsNumber() || !name.empty(); }
 };
 
-// Number where both are numbers, "a + b" where both are known, else unknown.
-Dim operator+(const Dim& a, const Dim& b);
 // Number where both are numbers and b divides a, else unknown.
 Dim operator/(const Dim& a, const Dim& b);
 Dim operator*(const Dim& a, const Dim& b);
-
-// As it is where known, else with a name that no other dimension has: for one that several outputs share.
-Dim Named(const Dim& dim);
 
 using SymbolicShape = std::vector<Dim>;
 
@@ -38,12 +33,12 @@ class ShapeInference {
   // nullopt where the input is omitted or its rank is unknown. ONNX Runtime reports an unknown rank as rank 0: a scalar
   // is nullopt, too.
   std::optional<SymbolicShape> Input(size_t index) const;
-  // False where the node leaves the input out.
-  bool HasInput(size_t index) const { return InputType(index) != DType::kUndefined; }
   // 0 where the node has none.
   int64_t Int(const char* attribute) const;
-  // Unknown dimensions get a name of their own, which never displaces one that the model declares.
-  void SetOutput(size_t index, DType dtype, const SymbolicShape& shape);
+  // The first output's shape. Unknown dimensions get a name of their own, which never displaces one that the model
+  // declares. There is no such function for the other outputs: ONNX Runtime does not tell how many the node has, and
+  // writes beyond its own array where it is given the shape of one that the node leaves out.
+  void SetFirstOutput(DType dtype, const SymbolicShape& shape);
   DType InputType(size_t index) const;
 
  private:
