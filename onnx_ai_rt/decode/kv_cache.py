@@ -12,7 +12,7 @@ import onnx
 from onnx_ai_rt.cache import PagedCache, Statistics
 from onnx_ai_rt.cache.pages import format_bytes
 from onnx_ai_rt.decode.files import read_caches, write_caches
-from onnx_ai_rt.decode.layer import LayerBuffer, Merge
+from onnx_ai_rt.decode.layer import LayerBuffer
 from onnx_ai_rt.decode.policy import ReformatPolicy
 from onnx_ai_rt.decode.storage import Bytes
 from onnx_ai_rt.reference.paged_cache import CacheError
@@ -21,14 +21,6 @@ from onnx_ai_rt.rewrite.paged_model import CacheNames, PagedModel, read_cache_na
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
-
-
-def core_merge() -> Merge:
-    """The merge of pages in C++."""
-    from onnx_ai_rt import _core
-
-    merge: Merge = _core.merge_pages
-    return merge
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,6 @@ class PagedKVCache:
         *,
         block_size: int = 64,
         policy: ReformatPolicy | None = None,
-        merge: Merge | None = None,
     ) -> None:
         """Empty caches.
 
@@ -71,7 +62,6 @@ class PagedKVCache:
                 `onnx_ai_rt.to_paged` does. Or the names.
             block_size: the most tokens of a merged page.
             policy: gives old pages other formats while the cache grows; it can be changed at any time.
-            merge: merges pages in place of the library's own function.
         """
         if block_size < 1:
             raise ValueError(f"PagedKVCache: block_size: expected 1 or more, got {block_size}")
@@ -80,8 +70,7 @@ class PagedKVCache:
         self.names = tuple(layers)
         self.block_size = block_size
         self.policy = policy
-        self._merge = merge or core_merge()
-        self._layers = [LayerBuffer(block_size, self._merge) for _ in self.names]
+        self._layers = [LayerBuffer(block_size) for _ in self.names]
 
     @classmethod
     def for_model(cls, model: onnx.ModelProto | PagedModel | InferenceSession, **options: Any) -> PagedKVCache:
@@ -203,7 +192,7 @@ class PagedKVCache:
 
     def fork(self) -> PagedKVCache:
         """A second cache with the same past, free of cost until one of the two changes: that one copies its bytes."""
-        other = PagedKVCache(self.names, block_size=self.block_size, policy=self.policy, merge=self._merge)
+        other = PagedKVCache(self.names, block_size=self.block_size, policy=self.policy)
         other._layers = [layer.fork() for layer in self._layers]
         return other
 
@@ -259,9 +248,7 @@ class PagedKVCache:
         write_caches(path, self.names, self.block_size, [layer.view() for layer in self._layers])
 
     @classmethod
-    def load(
-        cls, path: str | os.PathLike[str], *, policy: ReformatPolicy | None = None, merge: Merge | None = None
-    ) -> PagedKVCache:
+    def load(cls, path: str | os.PathLike[str], *, policy: ReformatPolicy | None = None) -> PagedKVCache:
         """Reads a file that `save` wrote.
 
         Raises:
@@ -269,10 +256,9 @@ class PagedKVCache:
             CacheError: naming the file, for one that is something else or not valid.
         """
         names, block_size, arrays = read_caches(path)
-        cache = cls(names, block_size=block_size, policy=policy, merge=merge)
+        cache = cls(names, block_size=block_size, policy=policy)
         cache._layers = [
-            LayerBuffer(block_size, cache._merge, array, f"{os.fspath(path)}, layer {i}")
-            for i, array in enumerate(arrays)
+            LayerBuffer(block_size, array, f"{os.fspath(path)}, layer {i}") for i, array in enumerate(arrays)
         ]
         if len({layer.tokens for layer in cache._layers}) > 1:
             raise CacheError(

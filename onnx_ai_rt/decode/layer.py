@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import accumulate, pairwise
 
 import numpy as np
 
+from onnx_ai_rt._core import merge_pages
 from onnx_ai_rt.cache.headers import read_headers
 from onnx_ai_rt.decode.policy import ReformatPolicy, reformat_page
 from onnx_ai_rt.decode.spans import Span, find_spans, parse_one
 from onnx_ai_rt.decode.storage import Bytes, Storage
 from onnx_ai_rt.reference.paged_cache import CacheError
 
-Merge = Callable[[Bytes, int, int, int], int]
-"""``merge(buffer, begin, end, block_size) -> new end``: merges neighbours among the serialized pages in
-``buffer[begin:end]`` in place, to pages of `block_size` tokens at most."""
-
 
 class LayerBuffer:
     """Serialized pages that grow at the end."""
 
-    def __init__(self, block_size: int, merge: Merge, data: Bytes | None = None, place: str = "PagedKVCache") -> None:
+    def __init__(self, block_size: int, data: Bytes | None = None, place: str = "PagedKVCache") -> None:
         """An empty cache, or one of serialized bytes (copied).
 
         Raises:
@@ -31,7 +27,6 @@ class LayerBuffer:
         self._block_size = block_size
         # One-token pages first become pages of this size: then few pages are open, and a token is moved twice.
         self._small = math.isqrt(block_size)
-        self._merge = merge
         self._storage = Storage(data)
         self._spans: list[Span] = []
         if data is not None:
@@ -69,7 +64,7 @@ class LayerBuffer:
         return self._storage.view()
 
     def fork(self) -> LayerBuffer:
-        other = LayerBuffer(self._block_size, self._merge)
+        other = LayerBuffer(self._block_size)
         other._storage = self._storage.fork()
         other._spans = list(self._spans)
         other._reformatted, other._tail, other._fresh = self._reformatted, self._tail, self._fresh
@@ -105,7 +100,7 @@ class LayerBuffer:
         """Merges the pages from an index on; returns that of the first which may still grow."""
         begin, size = self._spans[first].begin, self._storage.size
         array = self._storage.writable(size)
-        end = self._merge(array, begin, size, limit)
+        end = merge_pages(array, begin, size, limit)
         self._storage.shrink(end)
         merged = find_spans(array[begin:end].tobytes(), "merged pages")
         self._spans[first:] = [span.moved(begin) for span in merged]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from decode.pages import appended, tokens
-from decode.python_merge import merge_pages
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -23,7 +22,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.caches = [PagedKVCache(1, block_size=4, merge=merge_pages)]
+        self.caches = [PagedKVCache(1, block_size=4)]
         self.contents = [tuple(x[:, :, :0] for x in tokens(1))]
         self.count = 0
 
@@ -69,7 +68,7 @@ class AnyOrder(RuleBasedStateMachine):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "cache"
             self.caches[at].save(path)
-            self.caches[at] = PagedKVCache.load(path, merge=merge_pages)
+            self.caches[at] = PagedKVCache.load(path)
 
     @invariant()
     def all_values_are_there(self) -> None:

@@ -8,17 +8,18 @@ import numpy as np
 import onnx
 import pytest
 from decode.pages import BATCH, HEADS, appended, tokens
-from decode.python_merge import merge_pages
 
 import onnx_ai_rt
 from onnx_ai_rt import CacheError, PagedKVCache, ReformatPolicy
+from onnx_ai_rt._core import merge_pages
+from onnx_ai_rt.decode import layer as layer_module
 from onnx_ai_rt.rewrite import CacheNames
 
 LAYERS = 2
 
 
 def new_cache(block_size: int = 4, policy: ReformatPolicy | None = None, layers: int = LAYERS) -> PagedKVCache:
-    return PagedKVCache(layers, block_size=block_size, policy=policy, merge=merge_pages)
+    return PagedKVCache(layers, block_size=block_size, policy=policy)
 
 
 def grow(
@@ -76,15 +77,16 @@ def test_merging(steps: list[int], expected: list[int]) -> None:
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 9, 16])
-def test_each_token_is_moved_twice(block_size: int) -> None:
+def test_each_token_is_moved_twice(block_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the cache is; and few pages are open at any time."""
     moved = []
 
-    def counting(buffer: np.ndarray, begin: int, end: int, block_size: int) -> int:
+    def counting(buffer: np.ndarray, begin: int, end: int, limit: int) -> int:
         moved.append(end - begin)
-        return merge_pages(buffer, begin, end, block_size)
+        return merge_pages(buffer, begin, end, limit)
 
-    cache = PagedKVCache(1, block_size=block_size, merge=counting)
+    monkeypatch.setattr(layer_module, "merge_pages", counting)
+    cache = new_cache(block_size, layers=1)
     most_open = 0
     for i in range(18 * 16):
         new = appended(cache.tokens, *tokens(1, i))
@@ -180,12 +182,12 @@ def test_the_last_one_of_a_fork_does_not_copy() -> None:
 
 def test_save_and_load(tmp_path: Path) -> None:
     path = tmp_path / "cache.kv"
-    cache = PagedKVCache([CacheNames("k", "new_k"), CacheNames("l", "new_l")], block_size=4, merge=merge_pages)
+    cache = PagedKVCache([CacheNames("k", "new_k"), CacheNames("l", "new_l")], block_size=4)
     key, value = grow(cache, [6, 1])
     cache.save(path)
     cache.save(path)
     assert [p.name for p in tmp_path.iterdir()] == ["cache.kv"]
-    loaded = PagedKVCache.load(path, merge=merge_pages)
+    loaded = PagedKVCache.load(path)
     assert (loaded.names, loaded.block_size, loaded.tokens) == (cache.names, 4, 7)
     for name, array in cache.inputs().items():
         np.testing.assert_array_equal(loaded.inputs()[name], array)
@@ -194,7 +196,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     check_content(loaded, *joined((key, value), more))
     empty = new_cache()
     empty.save(path)
-    assert PagedKVCache.load(path, merge=merge_pages).tokens == 0
+    assert PagedKVCache.load(path).tokens == 0
 
 
 def test_load_of_other_files(tmp_path: Path) -> None:
@@ -218,12 +220,12 @@ def test_load_of_other_files(tmp_path: Path) -> None:
     with path.open("wb") as file:
         np.savez(file, **entries)
     with pytest.raises(CacheError, match=r"cache.kv, layer 1"):
-        PagedKVCache.load(path, merge=merge_pages)
+        PagedKVCache.load(path)
     entries["layer_0001"] = entries["layer_0001"][:0]
     with path.open("wb") as file:
         np.savez(file, **entries)
     with pytest.raises(CacheError, match=r"expected as many tokens in every layer, got \[5, 0\]"):
-        PagedKVCache.load(path, merge=merge_pages)
+        PagedKVCache.load(path)
 
 
 def test_save_keeps_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,13 +354,13 @@ def test_names_from_a_model() -> None:
 
     paged = onnx_ai_rt.to_paged(decoder())
     for model in (paged, paged.model):
-        cache = PagedKVCache.for_model(model, block_size=8, merge=merge_pages)
+        cache = PagedKVCache.for_model(model, block_size=8)
         assert cache.names == (CacheNames("cache_0", "appended_0"), CacheNames("cache_1", "appended_1"))
         assert cache.block_size == 8
     with pytest.raises(ValueError, match=r"expected a model made by onnx_ai_rt.to_paged"):
-        PagedKVCache.for_model(onnx.ModelProto(), merge=merge_pages)
+        PagedKVCache.for_model(onnx.ModelProto())
     with pytest.raises(ValueError, match="block_size: expected 1 or more, got 0"):
-        PagedKVCache(1, block_size=0, merge=merge_pages)
+        PagedKVCache(1, block_size=0)
 
 
 def test_statistics_and_text() -> None:

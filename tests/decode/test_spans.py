@@ -22,7 +22,7 @@ def test_pages_of_the_library(start: int, formats: tuple[str, str]) -> None:
     assert [(span.start, span.length) for span in (first, second)] == [(start, 140), (start + 140, 10)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(scrambled_caches())
 def test_pages_of_other_writers(built: tuple[PagedCacheProto, bytes]) -> None:
     cache, data = built
