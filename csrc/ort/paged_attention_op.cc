@@ -77,9 +77,7 @@ void InferShapes(ShapeInference& inference) {
   SymbolicShape y(4);
   if (query && query->size() == 4) y = *query;
   y[3] = value && value->size() == 4 ? (*value)[3] : Dim{};
-  inference.SetOutput(kY, inference.InputType(kQuery), y);
-  inference.SetOutput(kPresent, DType::kUInt8, {Dim{}});
-  inference.SetOutput(kAppended, DType::kUInt8, {Dim{}});
+  inference.SetFirstOutput(inference.InputType(kQuery), y);
 }
 
 Variant MakeVariant(const std::vector<DType>& types) {
@@ -123,7 +121,7 @@ OperatorSpec PagedCacheLengthOperator() {
       .create = [](const NodeInfo& node) -> std::unique_ptr<Kernel> {
         return std::make_unique<PagedCacheLengthKernel>(node);
       },
-      .infer_shapes = [](ShapeInference& inference) { inference.SetOutput(0, DType::kInt64, {}); },
+      .infer_shapes = [](ShapeInference& inference) { inference.SetFirstOutput(DType::kInt64, {}); },
   };
 }
 
