@@ -13,7 +13,7 @@ OLD_TESTS := $(addprefix test-onnxruntime-,$(OLD_ONNXRUNTIMES))
 
 # One build folder for the development install and the wheel, so that nothing is compiled twice.
 PIP := $(WITH_BIN) CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/pip --disable-pip-version-check -q
-BUILD_FLAGS := --no-build-isolation -C cmake.define.ONNX_AI_RT_WERROR=ON
+BUILD_FLAGS := --no-build-isolation --config-settings=cmake.define.ONNX_AI_RT_WERROR=ON
 OLD_PIP = .venv-ort$*/bin/pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := build
@@ -80,7 +80,7 @@ clean:
 
 dist/built: .venv/built
 	rm -rf build/wheel dist
-	$(PIP) wheel --no-deps $(BUILD_FLAGS) -C cmake.define.ONNX_AI_RT_BUNDLE_HIGHWAY=OFF -w build/wheel .
+	$(PIP) wheel --no-deps $(BUILD_FLAGS) --config-settings=cmake.define.ONNX_AI_RT_BUNDLE_HIGHWAY=OFF -w build/wheel .
 	$(WITH_BIN) $(BIN)/auditwheel repair -w dist build/wheel/*.whl
 	touch $@
 
