@@ -19,8 +19,7 @@ class DenseTask final : public AttentionTask {
  public:
   DenseTask(const AttentionPlan& plan, const AttentionInputs& inputs, const AttentionOutputs& outputs)
       : plan_(plan), in_(inputs), out_(outputs) {
-    sizes = {plan.batch,  plan.q_heads,   plan.kv_heads,   plan.q_len,
-             plan.kv_len, plan.head_size, plan.v_head_size};
+    sizes = {plan.batch, plan.q_heads, plan.kv_heads, plan.q_len, plan.kv_len, plan.head_size, plan.v_head_size};
     split = {plan.query_block, plan.key_pieces};
     compute_in_double = plan.compute_in_double;
     scale = plan.scale;
@@ -51,8 +50,7 @@ class DenseTask final : public AttentionTask {
 
   void Run(Executor& executor) const {
     if (WantsPresent() && !visit_all_keys) {
-      executor.ParallelFor(static_cast<size_t>(sizes.pairs()),
-                           [&](size_t i) { CopyPresent(static_cast<int64_t>(i)); });
+      executor.ParallelFor(static_cast<size_t>(sizes.pairs()), [&](size_t i) { CopyPresent(static_cast<int64_t>(i)); });
     }
     RunTask(*this, executor);
   }
@@ -95,9 +93,9 @@ class DenseTask final : public AttentionTask {
     const int64_t batch_stride = dim(4) == 1 ? 0 : dim(1) * dim(2) * dim(3);
     const int64_t first = b * batch_stride + first_head * rows.head_stride;
     static constexpr uint8_t kNothing = 0;  // an empty mask may have no memory, but masks all the same
-    rows.data = mask.data == nullptr ? &kNothing
-                                     : static_cast<const uint8_t*>(mask.data) +
-                                           first * static_cast<int64_t>(BytesOf(mask.dtype));
+    rows.data = mask.data == nullptr
+                    ? &kNothing
+                    : static_cast<const uint8_t*>(mask.data) + first * static_cast<int64_t>(BytesOf(mask.dtype));
     return rows;
   }
 
@@ -105,8 +103,8 @@ class DenseTask final : public AttentionTask {
     ScoreOutput scores;
     if (out_.scores == nullptr) return scores;
     const int64_t row = (b * plan_.q_heads + first_head) * plan_.q_len;
-    scores.data = static_cast<uint8_t*>(out_.scores) +
-                  row * plan_.kv_len * static_cast<int64_t>(BytesOf(plan_.output_dtype));
+    scores.data =
+        static_cast<uint8_t*>(out_.scores) + row * plan_.kv_len * static_cast<int64_t>(BytesOf(plan_.output_dtype));
     scores.mode = plan_.attributes.qk_matmul_output_mode;
     scores.head_stride = plan_.q_len * plan_.kv_len;
     scores.token_stride = plan_.kv_len;

@@ -107,8 +107,7 @@ class TaskRun {
   }
 
   PartialState PartialOf(int64_t pair, int64_t piece) const {
-    uint8_t* start = partials_.get() +
-                     (pair * task_.split.key_pieces + piece) * rows_ * (padded_ + 2) * element_bytes_;
+    uint8_t* start = partials_.get() + (pair * task_.split.key_pieces + piece) * rows_ * (padded_ + 2) * element_bytes_;
     return {start, start + rows_ * padded_ * element_bytes_, start + rows_ * (padded_ + 1) * element_bytes_};
   }
 

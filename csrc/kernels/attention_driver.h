@@ -38,7 +38,7 @@ class AttentionTask {
   // Fills `runs` with ascending runs that cover the keys [begin, end) of pair b * kv_heads + h, or more.
   virtual void RunsOf(int64_t pair, int64_t begin, int64_t end, std::vector<KeyRun>& runs) const = 0;
   virtual Visibility VisibilityOf(int64_t b) const = 0;
-  virtual MaskRows MaskOf(int64_t, int64_t) const { return {}; }        // batch entry, first head
+  virtual MaskRows MaskOf(int64_t, int64_t) const { return {}; }       // batch entry, first head
   virtual ScoreOutput ScoresOf(int64_t, int64_t) const { return {}; }  // batch entry, first head
 
   AttentionSizes sizes;

@@ -141,15 +141,15 @@ class Checker {
 
   void ReadPast() {
     if (in_.past_key.present != in_.past_value.present) {
-      Bad(in_.past_key.present ? "past_value" : "past_key", "expected both past_key and past_value or neither, got only ",
+      Bad(in_.past_key.present ? "past_value" : "past_key",
+          "expected both past_key and past_value or neither, got only ",
           in_.past_key.present ? "past_key" : "past_value");
     }
     if (in_.past_key.present) {
       CheckPast("past_key", in_.past_key, plan_.head_size);
       plan_.past_len = in_.past_key.shape[2];
       CheckPast("past_value", in_.past_value, plan_.v_head_size);
-      Expect("past_value", in_.past_value, "the sequence length of past_key", plan_.past_len,
-             in_.past_value.shape[2]);
+      Expect("past_value", in_.past_value, "the sequence length of past_key", plan_.past_len, in_.past_value.shape[2]);
     }
     plan_.kv_len = plan_.past_len + plan_.new_len;
   }
@@ -244,7 +244,8 @@ AttentionPlan PlanAttention(const std::string& op_name, const AttentionAttribute
                                 : (plan.head_size > 0 ? 1.0 / std::sqrt(static_cast<double>(plan.head_size)) : 1.0);
   plan.compute_in_double = inputs.query.dtype == DType::kDouble || inputs.value.dtype == DType::kDouble ||
                            attributes.softmax_in_double || MaskNeedsDouble(inputs.attn_mask);
-  plan.sum_in_float = plan.compute_in_double && inputs.query.dtype != DType::kDouble && !MaskNeedsDouble(inputs.attn_mask);
+  plan.sum_in_float =
+      plan.compute_in_double && inputs.query.dtype != DType::kDouble && !MaskNeedsDouble(inputs.attn_mask);
   plan.output_shape = plan.rank3 ? Shape{plan.batch, plan.q_len, plan.q_heads * plan.v_head_size}
                                  : Shape{plan.batch, plan.q_heads, plan.q_len, plan.v_head_size};
   plan.present_key_shape = {plan.batch, plan.kv_heads, plan.kv_len, plan.head_size};

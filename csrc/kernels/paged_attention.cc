@@ -12,8 +12,8 @@ namespace {
 class PagedTask final : public AttentionTask {
  public:
   PagedTask(const PagedAttentionPlan& plan, const PagedAttentionInputs& inputs, void* out) : plan_(plan), in_(inputs) {
-    sizes = {plan.batch, plan.q_heads, plan.kv_heads, plan.new_len, plan.past_len + plan.new_len, plan.head_size,
-             plan.v_head_size};
+    sizes = {plan.batch,     plan.q_heads,    plan.kv_heads, plan.new_len, plan.past_len + plan.new_len,
+             plan.head_size, plan.v_head_size};
     split = {plan.query_block, plan.key_pieces};
     scale = plan.scale;
     softcap = std::max(0.0f, plan.attributes.softcap);
@@ -21,8 +21,7 @@ class PagedTask final : public AttentionTask {
     query = static_cast<const uint8_t*>(in_.query.data);
     output = static_cast<uint8_t*>(out);
     query_layout = {plan.q_heads * plan.new_len * plan.head_size, plan.new_len * plan.head_size, plan.head_size};
-    output_layout = {plan.q_heads * plan.new_len * plan.v_head_size, plan.new_len * plan.v_head_size,
-                     plan.v_head_size};
+    output_layout = {plan.q_heads * plan.new_len * plan.v_head_size, plan.new_len * plan.v_head_size, plan.v_head_size};
   }
 
   void RunsOf(int64_t pair, int64_t begin, int64_t end, std::vector<KeyRun>& runs) const override {
@@ -195,12 +194,13 @@ PagedAttentionPlan PlanPagedAttention(const std::string& op_name, const Attentio
   Checker(inputs, plan).Run();
   plan.scale = attributes.scale ? static_cast<double>(*attributes.scale)
                                 : (plan.head_size > 0 ? 1.0 / std::sqrt(static_cast<double>(plan.head_size)) : 1.0);
-  const AttentionSizes sizes{plan.batch, plan.q_heads, plan.kv_heads, plan.new_len, plan.past_len + plan.new_len,
+  const AttentionSizes sizes{plan.batch,     plan.q_heads,    plan.kv_heads, plan.new_len, plan.past_len + plan.new_len,
                              plan.head_size, plan.v_head_size};
   const AttentionSplit split = ChooseSplit(sizes, false, true);
   plan.query_block = split.query_block;
   plan.key_pieces = split.key_pieces;
-  plan.path = split.query_block * (plan.q_heads / plan.kv_heads) <= kDirectRows ? "paged_direct_f32" : "paged_tiled_f32";
+  plan.path =
+      split.query_block * (plan.q_heads / plan.kv_heads) <= kDirectRows ? "paged_direct_f32" : "paged_tiled_f32";
   return plan;
 }
 

@@ -26,7 +26,8 @@ using VecOf = hn::Vec<Lanes<C>>;
 template <typename C>
 inline constexpr size_t kLanes = hn::MaxLanes(Lanes<C>());
 
-// Exact. Highway's emulation for SSE2, which has no instruction for it, takes infinity and NaN for numbers from 65536 on.
+// Exact. Highway's emulation for SSE2, which has no instruction for it, takes infinity and NaN for numbers from 65536
+// on.
 template <class DF>
 HWY_INLINE hn::Vec<DF> HalfToFloat(DF df, hn::Vec<hn::Rebind<hwy::float16_t, DF>> v) {
   const hn::Vec<DF> f = hn::PromoteTo(df, v);
@@ -96,8 +97,8 @@ class Reader {
   int64_t stride_;
 };
 
-// value = code - zero point, exactly; the scale is left to the caller. A byte goes into the mantissa of 2^23, from which
-// 2^23 + zero point is subtracted; signed codes have their sign bit flipped, which adds half the range.
+// value = code - zero point, exactly; the scale is left to the caller. A byte goes into the mantissa of 2^23, from
+// which 2^23 + zero point is subtracted; signed codes have their sign bit flipped, which adds half the range.
 template <int kBits>
 class Reader<Code<kBits>> {
  public:

@@ -80,8 +80,7 @@ HWY_INLINE bool BiasRow(const AttentionItem& item, int64_t row, int64_t key, int
   if (mask.data == nullptr) {
     FillRow(C{0}, static_cast<size_t>(high), bias);
   } else {
-    const int64_t element =
-        row % item.group * mask.head_stride + token * mask.token_stride + key * mask.key_stride;
+    const int64_t element = row % item.group * mask.head_stride + token * mask.token_stride + key * mask.key_stride;
     const uint8_t* from = mask.data + element * static_cast<int64_t>(BytesOf(mask.dtype));
     if (mask.key_stride == 0) {
       HWY_ALIGN C one[kLanes<C>] = {};
