@@ -160,6 +160,29 @@ class PagedKVCache:
             for layer in self._layers:
                 layer.apply(self.policy)
 
+    def replace(self, caches: Sequence[PagedCache | Bytes]) -> None:
+        """Puts other caches, one a layer, in the place of what is there: of another run, or converted by other means.
+
+        Args:
+            caches: they are copied.
+
+        Raises:
+            CacheError: for bytes that are no valid cache, or other numbers of tokens in other layers. Nothing has
+                changed then.
+        """
+        if len(caches) != len(self._layers):
+            raise ValueError(f"PagedKVCache.replace: expected {len(self._layers)} caches, got {len(caches)}")
+        self._set_layers(
+            [cache.to_array() if isinstance(cache, PagedCache) else cache for cache in caches], "PagedKVCache"
+        )
+
+    def _set_layers(self, arrays: Sequence[Bytes], place: str) -> None:
+        layers = [LayerBuffer(self.block_size, array, f"{place}, layer {i}") for i, array in enumerate(arrays)]
+        tokens = [layer.tokens for layer in layers]
+        if len(set(tokens)) > 1:
+            raise CacheError(f"{place}: expected as many tokens in every layer, got {tokens}")
+        self._layers = layers
+
     def run(self, session: InferenceSession, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Runs a session on these caches and appends what it gives.
 
@@ -257,14 +280,7 @@ class PagedKVCache:
         """
         names, block_size, arrays = read_caches(path)
         cache = cls(names, block_size=block_size, policy=policy)
-        cache._layers = [
-            LayerBuffer(block_size, array, f"{os.fspath(path)}, layer {i}") for i, array in enumerate(arrays)
-        ]
-        if len({layer.tokens for layer in cache._layers}) > 1:
-            raise CacheError(
-                f"{os.fspath(path)}: expected as many tokens in every layer, "
-                f"got {[layer.tokens for layer in cache._layers]}"
-            )
+        cache._set_layers(arrays, os.fspath(path))
         return cache
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ import pytest
 from decode.pages import BATCH, HEADS, appended, tokens
 
 import onnx_ai_rt
-from onnx_ai_rt import CacheError, PagedKVCache, ReformatPolicy
+from onnx_ai_rt import CacheError, PagedCache, PagedKVCache, ReformatPolicy
 from onnx_ai_rt._core import merge_pages
 from onnx_ai_rt.decode import layer as layer_module
 from onnx_ai_rt.rewrite import CacheNames
@@ -347,6 +347,31 @@ def test_wrong_appends() -> None:
         assert [cache.layer(i) for i in range(LAYERS)] == before
     cache.append({"appended_1": good, "appended_0": good, "logits": np.zeros(3)})
     assert cache.tokens == 4
+
+
+def test_replace() -> None:
+    """Caches that the friendly layer converted, and the appends behind them."""
+    cache = new_cache()
+    key, value = grow(cache, [9])
+    smaller = [cache.layer(0).quantize("INT8", "FLOAT"), cache.layer(1).quantize("FLOAT", "FLOAT16").to_array()]
+    cache.replace(smaller)
+    assert [cache.layer(i) for i in range(LAYERS)] == [smaller[0], PagedCache(smaller[1])]
+    grow(cache, [1] * 4)
+    assert lengths(cache) == [4, 4, 1, 4]
+    np.testing.assert_array_equal(cache.layer(1).to_dense()[0][:, :, :9], key)
+    np.testing.assert_array_equal(cache.layer(0).to_dense()[1][:, :, :9], value)
+    for caches, message in (
+        ([smaller[0]], "expected 2 caches, got 1"),
+        ([smaller[0], smaller[1][:-1]], "PagedKVCache, layer 1"),
+        ([smaller[0], PagedCache()], r"expected as many tokens in every layer, got \[9, 0\]"),
+        (
+            [smaller[0], np.concatenate([smaller[1], np.frombuffer(b"\x12\x01n", np.uint8)])],
+            "layer 1: expected pages alone, got other fields too",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cache.replace(caches)
+        assert cache.tokens == 13
 
 
 def test_names_from_a_model() -> None:
