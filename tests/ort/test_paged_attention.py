@@ -325,5 +325,5 @@ def test_shapes_before_a_run():
     shapes = {o.name: o.shape for o in session.get_outputs()}
     assert shapes["Y"] == ["b", 8, "s", 48]
     assert shapes["length"] == []
-    assert len(shapes["present"]) == len(shapes["appended"]) == 1
-    assert len({shapes["present"][0], shapes["appended"][0], "n"}) == 3
+    # A shape function may tell the shape of the first output only: see csrc/ort/shape_inference.h.
+    assert shapes["present"] == shapes["appended"] == []
