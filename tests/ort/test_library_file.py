@@ -31,6 +31,11 @@ def test_needs_neither_onnxruntime_nor_python() -> None:
     assert not [line for line in needed if "onnxruntime" in line or "python" in line.lower()]
 
 
+def test_stays_loaded_when_the_last_session_ends() -> None:
+    """Counters and the chosen CPU target would be lost, and the next session would load everything again."""
+    assert "NODELETE" in output_of("readelf", "-d")
+
+
 def test_query_info() -> None:
     info = query("info")
     assert info["ort_api_version"] == 21
