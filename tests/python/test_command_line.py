@@ -162,6 +162,13 @@ def test_check_tells_the_runtime(
     assert report(capsys, save(tmp_path, [attention()], opset=opset, ir=ir))["needs_onnxruntime"] == needed
 
 
+def test_check_knows_types_behind_operators_of_this_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = helper.make_node("Attention", ["Q", "K", "V"], ["x"], domain="ai.rt", name="first")
+    second = attention(inputs=("x", "K", "V"), name="second")
+    nodes = {node["node"]: node for node in report(capsys, save(tmp_path, [first, second]))["nodes"]}
+    assert nodes["second"]["types"]["Q"] == "float"
+
+
 def test_check_of_a_model_without_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = save(tmp_path, [helper.make_node("Relu", ["Q"], ["Y"])])
     assert main(["check", file]) == 0
