@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,8 @@ def register_schemas() -> None:
     the types and shapes of their outputs. Calling it again does nothing. A schema of the same name and domain that
     somebody else registered stays.
     """
+    # onnx.reference makes a table of all operators when it is first imported, and refuses a name in two domains.
+    importlib.import_module("onnx.reference.op_run")
     with _lock:
         for schema in (_attention(), _quantize_paged_cache(), _paged_attention(), _paged_cache_length()):
             if not defs.has(schema.name, DOMAIN):

@@ -211,3 +211,12 @@ def test_the_interpreter_ends_cleanly(code: str) -> None:
     program = f"from onnx import defs; import onnx_ai_rt; onnx_ai_rt.register_schemas(); {code}"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("first", ["onnx.reference", "onnx_ai_rt"])
+def test_beside_onnx_reference_in_either_order(first: str) -> None:
+    """onnx.reference refuses to load where a name has a schema in two domains."""
+    lines = ["import onnx.reference", "import onnx_ai_rt; onnx_ai_rt.register_schemas()"]
+    program = "\n".join(lines if first == "onnx.reference" else lines[::-1])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
