@@ -239,9 +239,13 @@ void ReadBlock(ByteSpan content, int depth, BlockFields* fields) {
     } else {
       SideFields& side = fields->sides[field.number >= kDenseField[1]];
       if (side.member != field.number) {
-        side = {};
         side.member = field.number;
         side.encoded = field.number == kEncodedField[0] || field.number == kEncodedField[1];
+        if (side.encoded) {
+          side.value = {};
+        } else {
+          side.tensor = {};
+        }
       }
       if (side.encoded) {
         ReadEncoded(field.bytes, reader.depth(), &side.value);

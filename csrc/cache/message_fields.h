@@ -71,7 +71,8 @@ struct EncodedFields {
   int32_t data_location = 0;
 };
 
-// One side of a block: member is the field number of the oneof's member within the block, 0: none.
+// One side of a block: member is the field number of the oneof's member within the block, 0: none. Only the part that
+// belongs to it means something; the other may be left over from another block.
 struct SideFields {
   uint32_t member = 0;
   bool encoded = false;
@@ -82,6 +83,12 @@ struct SideFields {
 struct BlockFields {
   int64_t start = 0, length = 0;
   SideFields sides[2];  // key, value
+
+  // Makes ready for another block. Cheaper than a new object, whose parts would be cleared whether needed or not.
+  void Restart() {
+    start = length = 0;
+    sides[0].member = sides[1].member = 0;
+  }
 };
 
 // Field numbers of PagedCacheProto and PagedCacheBlockProto.

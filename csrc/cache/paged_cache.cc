@@ -62,7 +62,7 @@ PagedCacheView Parse(ByteSpan bytes, const std::string& op_name, const std::stri
     while (reader.Next(&field)) {
       if (field.number != kBlocksField || field.type != WireType::kBytes) continue;
       ++place.block;
-      fields = {};
+      fields.Restart();
       ReadBlock(field.bytes, reader.depth(), &fields);
       if (is_run && place.block == 0 && fields.start > 0) view.tokens = fields.start;
       AddBlock(fields, field, &place, &view);
