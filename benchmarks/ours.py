@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 import onnx_ai_rt
-from benchmarks.contender import TOLERANCE, Contender, Unavailable
+from benchmarks.contender import TOLERANCE, Contender
 from benchmarks.ort_session import BoundSession
 from benchmarks.problem import Array, Problem, aligned
 from onnx_ai_rt import _core
@@ -93,8 +93,6 @@ def _kernel_run(problem: Problem, output: Array, threads: int) -> Callable[[], N
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         return functools.partial(_core.attention, inputs, attributes, list(outputs), threads, outputs)
     step = new_tokens(problem)
-    if not hasattr(_core, "paged_attention"):
-        raise Unavailable("_core has no paged_attention")
 
     def run() -> None:
         output[...] = _core.paged_attention(

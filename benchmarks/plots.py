@@ -82,7 +82,8 @@ def _context(path: Path, decode: Sequence[dict[str, Any]]) -> Path:
             drawn.add(name)
             points = [(p["value"], p["median_ms"][name]) for p in sweep["points"] if name in p["median_ms"]]
             label = f"ours, {kind} pages" if kind.isupper() else f"ours, {kind}"
-            style = {"color": f"C{number}", "marker": "o"} if name == OURS else {"linestyle": "--", "marker": "."}
+            gray = "0.3" if name.startswith("torch") else "0.6"
+            style = {"color": f"C{number}", "marker": "o"} if name == OURS else {"color": gray, "linestyle": "--"}
             axes.plot(*zip(*points, strict=True), label=label if name == OURS else name, **style)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
