@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/merge_pages.h"
 #include "cache/paged_cache.h"
 #include "cache/quantize_cache.h"
 #include "kernels/error.h"
@@ -51,6 +52,18 @@ Bytes Convert(const Bytes& bytes, size_t pages, DType key, DType value) {
   return out;
 }
 
+// Neighbours in one format become one page: as many tokens in no more bytes.
+void Merge(Bytes bytes, int64_t tokens) {
+  const size_t size = MergePages("fuzz", bytes.data(), bytes.size(), 1 + static_cast<int64_t>(bytes.size() % 9));
+  if (size > bytes.size()) Broken("merging makes a cache no longer", std::to_string(size));
+  try {
+    const PagedCacheView view = ParsePagedCache({bytes.data(), size}, "fuzz", "merged");
+    if (view.tokens != tokens) Broken("merging keeps all tokens", std::to_string(view.tokens));
+  } catch (const InvalidArgument& error) {
+    Broken("a merged cache is valid", error.what());
+  }
+}
+
 enum class Verdict { kRefused, kEmpty, kPages };
 
 Verdict TryOne(const Bytes& bytes) {
@@ -66,7 +79,9 @@ Verdict TryOne(const Bytes& bytes) {
   if (pages == 0) return Verdict::kEmpty;
   const size_t choice = bytes.size() % std::size(kFormats);
   const Bytes converted = Convert(bytes, pages, kFormats[choice], kFormats[(choice * 2 + 1) % std::size(kFormats)]);
+  Merge(bytes, tokens);
   if (converted.empty()) return Verdict::kPages;
+  Merge(converted, tokens);
   try {
     const PagedCacheView view = ParsePagedCache({converted.data(), converted.size()}, "fuzz", "result");
     if (view.blocks.size() != pages || view.tokens != tokens)
