@@ -3,11 +3,21 @@
 from collections.abc import Callable
 
 import numpy as np
+import pytest
+from google.protobuf.internal import api_implementation
 
 from onnx_ai_rt import _core
 from onnx_ai_rt.reference.paged_cache import Block, CacheError, Payload, parse, validate
 
 Header = tuple[object, ...]
+
+needs_compiled_protobuf = pytest.mark.skipif(
+    api_implementation.Type() == "python",
+    reason="protobuf's implementation in Python is laxer about damaged bytes, and takes long tags for unknown ones",
+)
+
+# Refused by us and by some releases of protobuf: field number 0 inside an unknown group, and lengths of 6 to 10 bytes.
+_WHERE_RELEASES_DIFFER = ("field number 0", "length of more than 5 bytes")
 
 
 def read_reference(data: bytes) -> list[Block] | None:
@@ -69,8 +79,8 @@ def core_headers(blocks: list[dict]) -> list[Header]:
 def assert_same_reading(data: bytes) -> bool:
     """Both refuse the bytes, or both read the same pages from them. Returns whether they are a cache."""
     expected, got = read_reference(data), read_core(data)
-    if got is None and "field number 0" in reason(data)[1]:
-        return False  # protobuf releases differ about it inside an unknown group
+    if got is None and any(words in reason(data)[1] for words in _WHERE_RELEASES_DIFFER):
+        return False
     assert (expected is None) == (got is None), (data.hex(), reason(data))
     if expected is None:
         return False

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from cache import wire_writer as w
-from cache.compare import read_core
+from cache.compare import needs_compiled_protobuf, read_core
 from cache.defects import DEFECTS, base, broken, missing_words
 from cache.strategies import caches, scrambled_caches
 from hypothesis import given, settings
@@ -98,6 +98,7 @@ def test_threads_make_no_difference():
         assert results == {reference(data, [3, 1], target, target)}
 
 
+@needs_compiled_protobuf
 def test_unselected_pages_and_unknown_fields_stay():
     pieces = [
         w.number(77, 5),

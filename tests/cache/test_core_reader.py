@@ -15,11 +15,13 @@ from onnx_ai_rt.proto import PagedCacheProto
 GOLDEN = {path.stem: path.read_bytes() for path in sorted(golden.FOLDER.glob("*.pb"))}
 
 
+@compare.needs_compiled_protobuf
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_files(name):
     assert compare.assert_same_reading(GOLDEN[name])
 
 
+@compare.needs_compiled_protobuf
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_truncation(name):
     data = GOLDEN[name]
@@ -27,6 +29,7 @@ def test_every_truncation(name):
         compare.assert_same_reading(data[:size])
 
 
+@compare.needs_compiled_protobuf
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_byte_corrupted(name):
     """Each bit flipped, and the values at which the wire format changes its mind."""
@@ -36,6 +39,7 @@ def test_every_byte_corrupted(name):
             compare.assert_same_reading(data[:i] + bytes([new]) + data[i + 1 :])
 
 
+@compare.needs_compiled_protobuf
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_byte_removed_or_doubled(name):
     data = GOLDEN[name]
@@ -54,6 +58,7 @@ def test_any_way_to_write_a_cache(case):
     assert compare.core_headers(got) == compare.reference_headers(compare.read_reference(cache.SerializeToString()))
 
 
+@compare.needs_compiled_protobuf
 @given(scrambled_caches(2), st.data())
 @settings(max_examples=150)
 def test_damaged_caches(case, draw):
@@ -64,6 +69,7 @@ def test_damaged_caches(case, draw):
     compare.assert_same_reading(bytes(data))
 
 
+@compare.needs_compiled_protobuf
 @given(st.binary(max_size=60))
 @settings(max_examples=500)
 def test_any_bytes(data):
@@ -100,6 +106,7 @@ BAD_WIRE = {
 }
 
 
+@compare.needs_compiled_protobuf
 @pytest.mark.parametrize("name", BAD_WIRE)
 def test_bytes_that_are_no_message(name):
     data, reason = BAD_WIRE[name]
@@ -108,6 +115,7 @@ def test_bytes_that_are_no_message(name):
     assert not compare.assert_same_reading(data)
 
 
+@compare.needs_compiled_protobuf
 @pytest.mark.parametrize("place", ["cache", "block", "tensor", "type"])
 def test_nesting_ends_where_protobufs_does(place):
     def data(groups: int) -> bytes:
