@@ -234,6 +234,7 @@ void ReadBlock(ByteSpan content, int depth, BlockFields* fields) {
     if (IsUnknownBlockField(field)) continue;
     if (field.number == kStartField) {
       fields->start = static_cast<int64_t>(field.varint);
+      ++fields->start_count;
     } else if (field.number == kLengthField) {
       fields->length = static_cast<int64_t>(field.varint);
     } else {

@@ -82,11 +82,13 @@ struct SideFields {
 
 struct BlockFields {
   int64_t start = 0, length = 0;
+  int start_count = 0;  // how often the field is there; the last one counts
   SideFields sides[2];  // key, value
 
   // Makes ready for another block. Cheaper than a new object, whose parts would be cleared whether needed or not.
   void Restart() {
     start = length = 0;
+    start_count = 0;
     sides[0].member = sides[1].member = 0;
   }
 };

@@ -2,6 +2,7 @@
 
 #include "cache/message_fields.h"
 #include "cache/payload.h"
+#include "cache/repeated_block.h"
 
 namespace onnx_ai_rt {
 namespace {
@@ -11,6 +12,7 @@ void AddBlock(const BlockFields& fields, const WireField& field, CachePlace* pla
   BlockView& block = view->blocks.emplace_back();
   block.start = fields.start;
   block.length = fields.length;
+  block.has_one_start = fields.start_count == 1;
   block.content = field.bytes;
   block.whole = field.whole;
   for (const Side side : {Side::kKey, Side::kValue}) {
@@ -62,6 +64,7 @@ PagedCacheView Parse(ByteSpan bytes, const std::string& op_name, const std::stri
     while (reader.Next(&field)) {
       if (field.number != kBlocksField || field.type != WireType::kBytes) continue;
       ++place.block;
+      if (AddRepeatedBlock(field, &view)) continue;
       fields.Restart();
       ReadBlock(field.bytes, reader.depth(), &fields);
       if (is_run && place.block == 0 && fields.start > 0) view.tokens = fields.start;

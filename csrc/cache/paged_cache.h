@@ -47,9 +47,10 @@ struct PayloadView {
 
 struct BlockView {
   int64_t start = 0, length = 0;
-  PayloadView sides[2];  // by Side
-  ByteSpan content;      // the block's message
-  ByteSpan whole;        // with its tag and length in the cache: copied as it is, it is a block of another cache
+  PayloadView sides[2];        // by Side
+  ByteSpan content;            // the block's message
+  ByteSpan whole;              // with its tag and length in the cache: copied as it is, it is a block of another cache
+  bool has_one_start = false;  // the field `start` is there once
 
   const PayloadView& key() const { return sides[0]; }
   const PayloadView& value() const { return sides[1]; }

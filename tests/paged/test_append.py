@@ -3,8 +3,9 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from cache.defects import DEFECTS, broken
 from cache.strategies import ALL_FORMATS
-from support.paged_calls import NORMAL, TYPES, Heads, PagedCall, check_call, make_cache, make_call
+from support.paged_calls import NORMAL, TYPES, Heads, PagedCall, check_call, check_outputs, make_cache, make_call
 
 from onnx_ai_rt import _core
 from onnx_ai_rt.proto import PagedCacheProto
@@ -54,7 +55,7 @@ def test_many_new_tokens_on_many_threads():
             call = make_call(rng, heads, b"", 3001, key=key, value=value, block_size=block_size, left_window_size=5)
             for threads in (1, 4):
                 got = call.run("present", "appended", threads=threads)
-                assert bytes(got["appended"]) == bytes(got["present"]) == call.appended()
+                check_outputs(call, got)
 
 
 def test_a_partly_filled_page_is_sealed():
@@ -87,7 +88,7 @@ def test_decoding_token_by_token():
         got = PagedCall(HEADS, past, *tokens).run("present")
         past = bytes(got["present"])
         rows.append(got["Y"])
-    np.testing.assert_allclose(np.concatenate(rows, axis=2), whole.oracle(), rtol=2e-5, atol=4e-6)
+    np.testing.assert_allclose(np.concatenate(rows, axis=2), whole.oracle()[0], rtol=2e-5, atol=4e-6)
     assert pages(past) == [(t, 1, 1) for t in range(40)]
     assert PagedCacheProto.FromString(past).blocks[39].key.raw_data == whole.k[:, :, 39].tobytes()
 
@@ -159,6 +160,13 @@ def test_block_size_must_be_positive():
     for block_size in (0, -1):
         message = failure(make_call(rng, HEADS, b"", 1, block_size=block_size))
         assert f"attribute block_size: expected at least 1, got {block_size}" in message
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: d.name)
+def test_a_past_that_is_no_cache(defect):
+    rng = np.random.default_rng(12)
+    message = failure(make_call(rng, HEADS, broken(defect).SerializeToString(), 1))
+    assert message.startswith("ai.rt::PagedAttention: input past, block ")
 
 
 def test_encodings_are_checked():

@@ -9,7 +9,6 @@ from support.paged_calls import (
     NORMAL,
     TYPES,
     Heads,
-    PagedCall,
     check_call,
     check_y,
     fine_payload,
@@ -113,8 +112,8 @@ def test_any_cache_of_any_writer(case, s, group, seed):
     call.q = np.float32(call.q / largest)
     call.k = np.float32(call.k * largest)
     got = call.run("appended")
-    check_y(call, got["Y"], max([1.0, *(_largest(b.value) for b in blocks)]))
-    assert bytes(got["appended"]) == call.appended()
+    appended = check_y(call, got["Y"], max([1.0, *(_largest(b.value) for b in blocks)]))
+    assert bytes(got["appended"]) == appended
 
 
 def _largest(payload) -> float:
@@ -142,6 +141,6 @@ def test_query_of_nan_and_infinity():
     assert np.isnan(y[0, 1, 1]).all()
     y[0, 1, 1] = 0
     call.q[0, 1, 1, 3] = 0
-    expected = PagedCall(**vars(call)).oracle()
+    expected = call.oracle()[0]
     expected[0, 1, 1] = 0
     np.testing.assert_allclose(y, expected, rtol=2e-5, atol=4e-6)

@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from onnx_ai_rt import _core
 from onnx_ai_rt.proto import EncodedValueProto, PagedCacheBlockProto, PagedCacheProto
-from onnx_ai_rt.reference import attention
+from onnx_ai_rt.reference import paged_attention
 from onnx_ai_rt.reference.paged_cache import parse, validate
 from onnx_ai_rt.reference.quantize import FORMATS, pack_codes
 from onnx_ai_rt.reference.quantize_paged_cache import encode
@@ -37,7 +37,6 @@ NORMAL: dict[str, Target] = {
     "UINT2": ("UINT2", 1.0, 2),
 }
 TYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
-TYPE_FORMATS = dict(zip(TYPES, ("FLOAT", "FLOAT16", "BFLOAT16"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -148,28 +147,17 @@ class PagedCall:
             threads=threads,
         )
 
-    def oracle(self) -> np.ndarray:
-        """Y in double, rounded once to the type of Q: Attention over the decoded cache and the new tokens."""
-        past_key, past_value = decoded(self.past, self.heads)
-        attributes = {name: x for name, x in self.attributes.items() if name not in ("block_size", "max_tokens")}
-        double = [x.astype(np.float64) for x in (self.q, self.k, self.v, past_key, past_value)]
-        y = attention(
-            *double[:3], past_key=double[3], past_value=double[4], **({"is_causal": 1} | attributes), rounded=False
-        )[0]
-        return y.astype(self.q.dtype)
-
-    def appended(self) -> bytes:
-        """The new blocks, by the reference and Python's protobuf."""
-        start = sum(b.length for b in validate(parse(self.past)))
-        block_size = self.attributes.get("block_size", 16)
-        cache = PagedCacheProto()
-        for begin in range(0, self.k.shape[2], block_size):
-            part = slice(begin, begin + block_size)
-            block = cache.blocks.add(start=start + begin, length=self.k[:, :, part].shape[2])
-            for side, rows, target in (("key", self.k, self.key), ("value", self.v, self.value)):
-                target = target or (TYPE_FORMATS[rows.dtype], 1.0, 0)
-                put(block, side, payload(rows[:, :, part].astype(np.float32), block.length, target))
-        return cache.SerializeToString()
+    def oracle(self) -> tuple[np.ndarray, bytes]:
+        """Y, rounded once from double, and the new blocks, by the reference."""
+        parameters: list[np.ndarray | None] = []
+        for target in (self.key, self.value):
+            if target is None:
+                parameters += [None, None]
+                continue
+            name, scale, zero_point = target
+            parameters += [np.float32(scale), np.array(zero_point).astype(FORMATS[name].dtype)]
+        y, _, appended = paged_attention(self.q, self.k, self.v, self.past, *parameters, **self.attributes)
+        return y, appended
 
 
 def make_call(
@@ -194,20 +182,25 @@ def make_call(
 _TOLERANCE = {"float32": (2e-5, 4e-6), "float16": (2e-3, 1e-3), "bfloat16": (1.6e-2, 8e-3)}
 
 
-def check_y(call: PagedCall, y: np.ndarray, scale: float = 1.0) -> None:
-    """`y` agrees with the reference as well as its type lets it, for values of about `scale`."""
-    expected = call.oracle()
+def check_y(call: PagedCall, y: np.ndarray, scale: float = 1.0) -> bytes:
+    """`y` agrees with the reference as its type lets it, for values of about `scale`. Returns the new blocks."""
+    expected, appended = call.oracle()
     assert y.dtype == expected.dtype
     assert y.shape == expected.shape
     rtol, atol = _TOLERANCE[expected.dtype.name]
     np.testing.assert_allclose(np.float64(y), np.float64(expected), rtol=rtol, atol=atol * scale)
+    return appended
+
+
+def check_outputs(call: PagedCall, got: dict[str, np.ndarray]) -> None:
+    """Y, present and appended."""
+    appended = check_y(call, got["Y"])
+    assert bytes(got["appended"]) == appended
+    assert bytes(got["present"]) == bytes(call.past) + appended
 
 
 def check_call(call: PagedCall, threads: int = 1) -> None:
     """All outputs, and that the past stays as it is."""
     before = bytes(bytearray(call.past))
-    got = call.run("present", "appended", threads=threads)
-    check_y(call, got["Y"])
-    assert bytes(got["appended"]) == call.appended()
-    assert bytes(got["present"]) == before + call.appended()
+    check_outputs(call, call.run("present", "appended", threads=threads))
     assert call.past == before
