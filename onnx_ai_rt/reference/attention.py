@@ -167,9 +167,7 @@ def trace(
 
 
 def _scores(heads: Heads) -> np.ndarray:
-    """(B,Hq,S,T): (q . k) * scale."""
-    if heads.q.shape[3] == 0:
-        return np.zeros(heads.score_shape)
+    """(B,Hq,S,T): (q . k) * scale; 0 where D = 0."""
     k = heads.k.astype(np.float64)[:, heads.head_of_query]
     return (heads.q.astype(np.float64) @ k.transpose(0, 1, 3, 2)) * heads.scale
 

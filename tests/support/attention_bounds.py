@@ -1,15 +1,16 @@
 """How far a kernel may be from the reference, element by element.
 
 The bound follows a kernel's roundings through the operator. u is the unit roundoff of the arithmetic (2^-53 for double
-queries, 2^-24 otherwise), and every operation is allowed its worst case:
+queries, 2^-24 otherwise). Roundings in a sum of n terms go up and down: they are allowed to add up to 2 sqrt(n), many
+times their standard deviation, and every other operation is allowed its worst case:
 
-- score: (D + 4) u sum |q||k| |scale|, a dot product of D terms with a few roundings around it;
+- score: (2 sqrt(D) + 4) u sum |q||k| |scale|, a dot product of D terms with a few roundings around it;
 - softcap: the score's error (tanh is no steeper than 1) and 8 u softcap;
 - bias: the sum is rounded once to the type it is added in, so the error is what rounding makes of score +- error.
   With a bias of -1e9 both ends round to one number and the error vanishes, as the operator wants it;
-- weight exp(x - max): relative error exp(error of x) - 1, u |x - max| from the subtraction, and a few u for exp and for
-  rescaling at each of up to T / 16 blocks;
-- sums over T keys: (T + 4) u of the sum of magnitudes, in numerator and denominator;
+- weight exp(x - max): relative error exp(error of x) - 1, u |x - max| from the subtraction, 4 u for exp, and
+  2 sqrt(T / 16) u for rescaling at each of T / 16 blocks;
+- sums over T keys: (2 sqrt(T) + 4) u of the sum of magnitudes, in numerator and denominator;
 - bfloat16 and float16 queries: half a step of the type for probabilities that are rounded to it before they meet V
   (float16 an eighth of it, as its products keep more);
 - at last half a step of the output's type.
@@ -89,16 +90,16 @@ def _bounds(call: AttentionCall, steps: Trace, sum_type: np.dtype[Any]) -> Bound
     with np.errstate(all="ignore"):
         q, k, v = (np.abs(_finite(x)) for x in (heads.q, heads.k[:, heads.head_of_query], heads.v))
         v = v[:, heads.head_of_query]
-        score_error = (head_size + 4) * unit * abs(heads.scale) * (q @ k.transpose(0, 1, 3, 2)) + 2.0**-140
+        score_error = (2 * head_size**0.5 + 4) * unit * abs(heads.scale) * (q @ k.transpose(0, 1, 3, 2)) + 2.0**-140
         capped_error = score_error + 8 * unit * max(heads.softcap, 0.0)
         x, x_error = _biased(call, steps, sum_type, capped_error)
         takes_part = steps.takes_part
         probabilities = softmax(x, takes_part)
         largest = np.max(x, axis=-1, keepdims=True, initial=-np.inf, where=takes_part)
-        relative = np.expm1(x_error) + unit * (np.abs(x - largest) + 8 + kv_len / 4)
+        relative = np.expm1(x_error) + unit * (np.abs(x - largest) + 4 + kv_len**0.5 / 2)
         relative = np.where(takes_part, np.nan_to_num(relative, nan=np.inf, posinf=np.inf), 0.0)
         weight_error = np.where(takes_part, probabilities * relative + FLOAT_SMALLEST_NORMAL, 0.0)
-        sums = (kv_len + 4) * unit
+        sums = (2 * kv_len**0.5 + 4) * unit
         total_error = weight_error.sum(axis=-1, keepdims=True) + sums
         finite = np.nan_to_num(probabilities)
         output = steps.output if sum_type == steps.sum_type else _output(steps, probabilities)
