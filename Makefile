@@ -61,7 +61,7 @@ fuzz: .venv/built
 	$(shell ls -td build/cp* | head -1)/cache_fuzzer $(FUZZ_SECONDS) $(FUZZ_SEED) tests/data/paged_cache/*.pb
 
 clean:
-	rm -rf .venv .venv-ort* .deps build dist
+	rm -rf .venv .venv-ort* .deps build dist benchmarks/results
 
 .venv/tools: pyproject.toml
 	@sh tools/check_tools.sh $(PYTHON)
