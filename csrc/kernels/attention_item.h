@@ -133,6 +133,8 @@ struct AttentionKernels {
   void (*merge)(const AttentionItem& item, const PartialState* partials, size_t count);
   // Columns of a partial state's output row: Dv rounded up to whole vectors.
   int64_t (*padded_v_head_size)(int64_t v_head_size);
+  // Whether many rows of bfloat16 are multiplied as such.
+  bool multiplies_bfloat16;
 };
 
 // The table of the chosen CPU target.

@@ -1,0 +1,92 @@
+// Few query rows: each stored K and V row is read once, promoted in registers. Bound by memory.
+#if defined(ONNX_AI_RT_DIRECT_ENGINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONNX_AI_RT_DIRECT_ENGINE_INL_H_
+#undef ONNX_AI_RT_DIRECT_ENGINE_INL_H_
+#else
+#define ONNX_AI_RT_DIRECT_ENGINE_INL_H_
+#endif
+
+#include <array>
+
+#include "kernels/tile_engine-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onnx_ai_rt {
+namespace HWY_NAMESPACE {
+
+template <typename C>
+class DirectEngine final : public TileEngine<C> {
+ public:
+  DirectEngine(RowBuffers<C>& rows, const KeyTile& tile)
+      : TileEngine<C>(rows, tile),
+        ldq_(RoundUpToGroup<C>(rows.item.head_size)),
+        queries_(Allocate<C>(rows.item.rows() * ldq_)) {
+    PackQueries(item_, ldq_, queries_.get());
+  }
+
+  void Pack(int64_t, bool) override {}
+
+  void Dots(int64_t row, int64_t count, int64_t width) override {
+    for (const KeySlice& s : tile_) {
+      if (s.begin >= width) break;
+      const int64_t keys = std::min(s.count, width - s.begin);
+      WithType<C>(s.key.dtype, [&](auto element) HWY_ATTR {
+        using T = decltype(element);
+        DotRows(Queries<kPlanes<T>>() + row * ldq_, static_cast<size_t>(ldq_), static_cast<size_t>(count),
+                Reader<T>(s.key, 0), static_cast<size_t>(keys), static_cast<size_t>(item_.head_size),
+                rows_.scores + s.begin, static_cast<size_t>(kTileKeys));
+      });
+      this->MultiplyScores(count, s.begin, keys, s.key.scale);
+    }
+  }
+
+  void AddValues(int64_t row, int64_t count, int64_t width, const C* alpha, bool some_hidden) override {
+    static constexpr auto kOnes = [] {
+      std::array<C, kChunkRows> ones{};
+      for (C& one : ones) one = C{1};
+      return ones;
+    }();
+    for (const KeySlice& s : tile_) {
+      if (s.begin >= width) break;
+      const int64_t keys = std::min(s.count, width - s.begin);
+      this->MultiplyScores(count, s.begin, keys, s.value.scale);
+      WithType<C>(s.value.dtype, [&](auto element) HWY_ATTR {
+        this->AddRows(Reader<decltype(element)>(s.value, 0), row, count, s.begin, keys,
+                      s.begin == 0 ? alpha : kOnes.data(), some_hidden);
+      });
+    }
+  }
+
+ private:
+  using TileEngine<C>::item_;
+  using TileEngine<C>::rows_;
+  using TileEngine<C>::tile_;
+
+  // The queries; for codes of less than 8 bits with their columns in planes, made when the first such run comes.
+  template <size_t kPlaneCount>
+  const C* Queries() {
+    if constexpr (kPlaneCount == 1) return queries_.get();
+    auto& copy = plane_queries_[kPlaneCount == 4];
+    if (!copy) {
+      const Lanes<C> d;
+      const int64_t size = item_.rows() * ldq_;
+      copy = Allocate<C>(size);
+      for (int64_t i = 0; i < size; i += static_cast<int64_t>(kPlaneCount * kLanes<C>)) {
+        VecOf<C> v[kPlaneCount];
+        for (size_t p = 0; p < kPlaneCount; ++p) v[p] = hn::Load(d, queries_.get() + i + p * kLanes<C>);
+        ToPlanes<C>(v);
+        for (size_t p = 0; p < kPlaneCount; ++p) hn::Store(v[p], d, copy.get() + i + p * kLanes<C>);
+      }
+    }
+    return copy.get();
+  }
+
+  const int64_t ldq_;
+  hwy::AlignedFreeUniquePtr<C[]> queries_;           // rows x ldq
+  hwy::AlignedFreeUniquePtr<C[]> plane_queries_[2];  // of 2 and 4 planes
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onnx_ai_rt
+HWY_AFTER_NAMESPACE();
+#endif  // toggle

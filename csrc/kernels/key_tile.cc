@@ -1,0 +1,59 @@
+#include "kernels/key_tile.h"
+
+#include <algorithm>
+#include <new>
+
+namespace onnx_ai_rt {
+namespace {
+
+RowSource RowsFrom(RowSource rows, int64_t first) {
+  if (rows.payload == nullptr) rows.data = rows.Row(first);
+  return rows;
+}
+
+}  // namespace
+
+void KeyTile::MoveTo(int64_t key, int64_t end) {
+  count_ = 0;
+  while (run_ > 0 && item_.runs[run_].begin > key) --run_;
+  while (run_ + 1 < item_.run_count && item_.runs[run_].end <= key) ++run_;
+  for (size_t i = run_; i < item_.run_count && item_.runs[i].begin < end; ++i) {
+    const KeyRun& run = item_.runs[i];
+    const int64_t begin = std::max(key, run.begin);
+    const int64_t count = std::min(end, run.end) - begin;
+    if (count <= 0) continue;
+    const int64_t first = begin - run.begin;
+    slices_[count_++] = {&run, begin - key, count, first, RowsFrom(run.key, first), RowsFrom(run.value, first)};
+  }
+}
+
+void KeyTile::Copy() const {
+  for (const KeySlice& s : *this) {
+    CopyRows(s.run->key, s.first_row, s.count, item_.head_size, s.run->key_copy);
+    CopyRows(s.run->value, s.first_row, s.count, item_.v_head_size, s.run->value_copy);
+  }
+}
+
+void KeyTile::Decode() {
+  for (size_t i = 0; i < count_; ++i) {
+    DecodeRows(slices_[i], item_.head_size, decoded_keys_, slices_[i].key);
+    DecodeRows(slices_[i], item_.v_head_size, decoded_values_, slices_[i].value);
+  }
+}
+
+void KeyTile::DecodeRows(const KeySlice& slice, int64_t width, Buffer& buffer, RowSource& rows) {
+  const StoredPayload* const payload = rows.payload;
+  if (payload == nullptr) return;
+  if (!buffer) buffer = hwy::AllocateAligned<float>(static_cast<size_t>(kTileKeys * width));
+  if (!buffer) throw std::bad_alloc();
+  float* const first = buffer.get() + slice.begin * width;
+  for (int64_t r = 0; r < slice.count; ++r) {
+    DecodeRow(*payload, rows.batch, rows.head, slice.first_row + r, 0, width, first + r * width);
+  }
+  rows = RowSource();
+  rows.data = reinterpret_cast<const uint8_t*>(first);
+  rows.dtype = DType::kFloat;
+  rows.stride_bytes = width * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace onnx_ai_rt

@@ -1,0 +1,45 @@
+// The tile of keys that is being processed: which stored rows it is made of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/aligned_allocator.h"
+#include "kernels/attention_item.h"
+
+namespace onnx_ai_rt {
+
+// Keys [begin, begin + count) of the tile, counted from its first key: rows first_row... of a run. key and value are
+// these rows alone, row 0 the first.
+struct KeySlice {
+  const KeyRun* run;
+  int64_t begin, count, first_row;
+  RowSource key, value;
+};
+
+class KeyTile {
+ public:
+  explicit KeyTile(const AttentionItem& item) : item_(item) {}
+
+  // Finds the slices of keys [key, end), end <= key + kTileKeys. Moves forward cost little.
+  void MoveTo(int64_t key, int64_t end);
+  // Writes the copies that the runs ask for.
+  void Copy() const;
+  // Rows that cannot be read in place become floats, in memory of the tile's own. Throws std::bad_alloc.
+  void Decode();
+
+  const KeySlice* begin() const { return slices_; }
+  const KeySlice* end() const { return slices_ + count_; }
+  size_t size() const { return count_; }
+
+ private:
+  using Buffer = hwy::AlignedFreeUniquePtr<float[]>;
+  static void DecodeRows(const KeySlice& slice, int64_t width, Buffer& buffer, RowSource& rows);
+
+  const AttentionItem& item_;
+  size_t run_ = 0, count_ = 0;
+  KeySlice slices_[kTileKeys];
+  Buffer decoded_keys_, decoded_values_;
+};
+
+}  // namespace onnx_ai_rt
