@@ -261,8 +261,10 @@ AttentionPlan PlanAttention(const std::string& op_name, const AttentionAttribute
   plan.query_block = split.query_block;
   plan.key_pieces = split.key_pieces;
   const bool direct = plan.query_block * (plan.q_heads / plan.kv_heads) <= kDirectRows;
-  plan.path = std::string(direct ? "direct" : "tiled") + (plan.compute_in_double ? "_f64" : "_f32") +
-              (request.scores ? "_scores" : "");
+  const bool pairs = !direct && !plan.compute_in_double && AttentionKernelsF32().multiplies_bfloat16 &&
+                     inputs.query.dtype == DType::kBFloat16 && inputs.value.dtype == DType::kBFloat16;
+  plan.path = std::string(direct ? "direct" : "tiled") +
+              (plan.compute_in_double ? "_f64" : (pairs ? "_bf16" : "_f32")) + (request.scores ? "_scores" : "");
   return plan;
 }
 

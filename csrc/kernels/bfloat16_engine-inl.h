@@ -145,7 +145,7 @@ class BFloat16Engine final : public TileEngine<float> {
     }
     RoundWeights(count, width);
     const auto careful = [&](size_t r, size_t rows, size_t column, size_t columns) HWY_ATTR {
-      for (size_t i = r; i < r + rows; ++i) AddVisibleSlices(row, static_cast<int64_t>(i), width, alpha[i], column, columns);
+      for (size_t i = r; i < r + rows; ++i) AddVisiblePairs(row, static_cast<int64_t>(i), width, alpha[i], column, columns);
     };
     const OnReject reject = RejectTo(careful);
     AccumulatePairs(weights_.get(), static_cast<size_t>(kTileKeys / 2), static_cast<size_t>(count), values_.get(),
@@ -237,14 +237,19 @@ class BFloat16Engine final : public TileEngine<float> {
     }
   }
 
-  void AddVisibleSlices(int64_t row, int64_t i, int64_t width, float alpha, size_t column, size_t columns) {
-    for (const KeySlice& s : tile_) {
-      if (s.begin >= width) break;
-      WithType<float>(s.value.dtype, [&](auto element) HWY_ATTR {
-        AddVisible(Reader<decltype(element)>(s.value, 0), row, i, s.begin, std::min(s.count, width - s.begin),
-                   s.begin == 0 ? alpha : 1.0f, column, columns);
-      });
+  // Row row + i of one register block again, where a sum was not finite: with values of 0 for its hidden keys, whose
+  // weights of 0 would make NaN of NaN. Slow and rare; bit for bit what finite hidden values give.
+  HWY_NOINLINE void AddVisiblePairs(int64_t row, int64_t i, int64_t width, float alpha, size_t column, size_t columns) {
+    if (!visible_) visible_ = Allocate<uint32_t>(kTileKeys / 2 * rows_.ldo);
+    const float* const bias = rows_.row_bias[i];
+    const auto sees = [&](int64_t key) { return bias != nullptr && key < width && bias[key] != kMinusInfinity<float>; };
+    for (int64_t pair = 0; 2 * pair < width; ++pair) {
+      const uint32_t mask = (sees(2 * pair) ? 0x0000FFFFu : 0u) | (sees(2 * pair + 1) ? 0xFFFF0000u : 0u);
+      for (int64_t c = pair * rows_.ldo; c < (pair + 1) * rows_.ldo; ++c) visible_[c] = values_[c] & mask;
     }
+    AccumulatePairs(weights_.get() + i * kTileKeys / 2, static_cast<size_t>(kTileKeys / 2), 1, visible_.get() + column,
+                    static_cast<size_t>(rows_.ldo), columns, static_cast<size_t>((width + 1) / 2), &alpha, nullptr,
+                    rows_.output + (row + i) * rows_.ldo + column, static_cast<size_t>(rows_.ldo));
   }
 
   const int64_t pairs_;          // of columns of a key
@@ -252,6 +257,7 @@ class BFloat16Engine final : public TileEngine<float> {
   hwy::AlignedFreeUniquePtr<uint32_t[]> queries_;   // rows x pairs
   hwy::AlignedFreeUniquePtr<uint32_t[]> keys_;      // pairs x kLdt
   hwy::AlignedFreeUniquePtr<uint32_t[]> values_;    // tile / 2 x ldo
+  hwy::AlignedFreeUniquePtr<uint32_t[]> visible_;   // as values_, for one row
   hwy::AlignedFreeUniquePtr<uint16_t[]> gathered_;  // tile x gather_stride
   hwy::AlignedFreeUniquePtr<float[]> floats_;       // one row
   hwy::AlignedFreeUniquePtr<uint32_t[]> weights_;   // chunk x tile / 2

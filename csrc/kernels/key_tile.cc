@@ -44,7 +44,7 @@ void KeyTile::Decode() {
 void KeyTile::DecodeRows(const KeySlice& slice, int64_t width, Buffer& buffer, RowSource& rows) {
   const StoredPayload* const payload = rows.payload;
   if (payload == nullptr) return;
-  if (!buffer) buffer = hwy::AllocateAligned<float>(static_cast<size_t>(kTileKeys * width));
+  if (!buffer) buffer = hwy::AllocateAligned<float>(static_cast<size_t>(kTileKeys * std::max<int64_t>(1, width)));
   if (!buffer) throw std::bad_alloc();
   float* const first = buffer.get() + slice.begin * width;
   for (int64_t r = 0; r < slice.count; ++r) {

@@ -37,9 +37,10 @@ int64_t RoundUpToGroup(int64_t n) {
   return (n + kGroup - 1) / kGroup * kGroup;
 }
 
+// Throws std::bad_alloc. Highway aborts on a size of 0, which an empty head has.
 template <typename T>
 hwy::AlignedFreeUniquePtr<T[]> Allocate(int64_t count) {
-  auto memory = hwy::AllocateAligned<T>(static_cast<size_t>(count));
+  auto memory = hwy::AllocateAligned<T>(static_cast<size_t>(std::max<int64_t>(1, count)));
   if (!memory) throw std::bad_alloc();
   return memory;
 }
