@@ -1,5 +1,5 @@
-// The streaming attention kernel: tiles of keys through an online softmax, no S x T buffer. Compiled once per target and
-// compute type. What it needs beside inputs and outputs: a block of query rows and their output, and one tile.
+// The streaming attention kernel: tiles of keys through an online softmax, no S x T buffer. Compiled once per target
+// and compute type. What it needs beside inputs and outputs: a block of query rows and their output, and one tile.
 #if defined(ONNX_AI_RT_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNX_AI_RT_ATTENTION_INL_H_
 #undef ONNX_AI_RT_ATTENTION_INL_H_
@@ -74,8 +74,8 @@ class ItemRun {
 
   void WriteOutput() {
     for (int64_t r = 0; r < row_count_; ++r) {
-      const int64_t element =
-          r % item_.group * item_.output_head_stride + (item_.token_begin + r / item_.group) * item_.output_token_stride;
+      const int64_t element = r % item_.group * item_.output_head_stride +
+                              (item_.token_begin + r / item_.group) * item_.output_token_stride;
       WriteRow(rows_.output + r * ldo_, RowDivisor(r), static_cast<size_t>(item_.v_head_size), item_.query_dtype,
                item_.output + element * static_cast<int64_t>(BytesOf(item_.query_dtype)));
     }
@@ -136,7 +136,8 @@ class ItemRun {
     HWY_ALIGN C alpha[kChunkRows];
     for (int64_t i = 0; i < count; ++i) {
       C* const s = rows_.scores + i * kTileKeys;
-      alpha[i] = all_visible ? WeighAll(row + i, width, s) : WeighVisible(row + i, RoundUpToLanes<C>(width), rows_.row_bias[i], s);
+      alpha[i] = all_visible ? WeighAll(row + i, width, s)
+                             : WeighVisible(row + i, RoundUpToLanes<C>(width), rows_.row_bias[i], s);
     }
     engine_->AddValues(row, count, width, alpha, !all_visible);
   }
@@ -191,8 +192,8 @@ class ItemRun {
     const C subtrahend = max_[row];
     const C divisor = RowDivisor(row);
     if (out.mode >= 2) BiasRow(item_, row, key, width, bias_);
-    const int64_t element = row % item_.group * out.head_stride +
-                            (item_.token_begin + row / item_.group) * out.token_stride + key;
+    const int64_t element =
+        row % item_.group * out.head_stride + (item_.token_begin + row / item_.group) * out.token_stride + key;
     uint8_t* to = out.data + element * static_cast<int64_t>(BytesOf(item_.query_dtype));
     for (int64_t i = 0; i < width; i += kN) {
       VecOf<C> v = ScaledScore<C>(hn::Load(d, s + i), scale_, out.mode == 0 ? C{0} : softcap_);
@@ -260,8 +261,8 @@ void MergePartials(const AttentionItem& item, const PartialState* partials, size
         hn::Store(hn::MulAdd(hn::LoadU(d, from + c), hn::Set(d, weight), hn::Load(d, row.get() + c)), d, row.get() + c);
       }
     }
-    const int64_t element = r % item.group * item.output_head_stride +
-                            (item.token_begin + r / item.group) * item.output_token_stride;
+    const int64_t element =
+        r % item.group * item.output_head_stride + (item.token_begin + r / item.group) * item.output_token_stride;
     WriteRow(row.get(), Divisor(max, sum, saw_keys), static_cast<size_t>(item.v_head_size), item.query_dtype,
              item.output + element * static_cast<int64_t>(BytesOf(item.query_dtype)));
   }

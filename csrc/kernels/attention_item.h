@@ -12,7 +12,8 @@
 
 namespace onnx_ai_rt {
 
-// Keys are processed in tiles [64 t, 64 t + 64). The grid is absolute, so the result of a row depends on the problem alone.
+// Keys are processed in tiles [64 t, 64 t + 64). The grid is absolute, so the result of a row depends on the problem
+// alone.
 inline constexpr int64_t kTileKeys = 64;
 
 // Query rows up to which scores are plain dot products of stored rows; more rows pay for a transposed copy of a tile.
@@ -34,7 +35,8 @@ struct RowSource {
   const uint8_t* Row(int64_t r) const { return data + r * stride_bytes; }
 };
 
-// Copies rows [first, first + count) of `width` elements to row `first` of dense rows at `to`; nothing where it is null.
+// Copies rows [first, first + count) of `width` elements to row `first` of dense rows at `to`; nothing where it is
+// null.
 inline void CopyRows(const RowSource& from, int64_t first, int64_t count, int64_t width, uint8_t* to) {
   const int64_t bytes = width * static_cast<int64_t>(BytesOf(from.dtype));
   if (to == nullptr || bytes == 0) return;
@@ -104,20 +106,20 @@ struct ScoreOutput {
 
 struct AttentionItem {
   int64_t head_size = 0, v_head_size = 0;
-  int64_t group = 1;                         // query heads that share the key/value head
-  int64_t token_begin = 0, token_end = 0;    // query tokens; row r is token r / group, head r % group
-  int64_t key_begin = 0, key_end = 0;        // multiples of kTileKeys, or T
-  double scale = 1.0, softcap = 0.0;         // softcap 0 is off
+  int64_t group = 1;                       // query heads that share the key/value head
+  int64_t token_begin = 0, token_end = 0;  // query tokens; row r is token r / group, head r % group
+  int64_t key_begin = 0, key_end = 0;      // multiples of kTileKeys, or T
+  double scale = 1.0, softcap = 0.0;       // softcap 0 is off
   Visibility visibility;
   MaskRows mask;
-  const KeyRun* runs = nullptr;              // ascending, cover [key_begin, key_end)
+  const KeyRun* runs = nullptr;  // ascending, cover [key_begin, key_end)
   size_t run_count = 0;
 
-  DType query_dtype = DType::kUndefined;     // also of the output and the scores
-  const uint8_t* query = nullptr;            // token 0 of the group's first head
+  DType query_dtype = DType::kUndefined;                  // also of the output and the scores
+  const uint8_t* query = nullptr;                         // token 0 of the group's first head
   int64_t query_head_stride = 0, query_token_stride = 0;  // elements
 
-  uint8_t* output = nullptr;                 // null when `partial` is wanted
+  uint8_t* output = nullptr;  // null when `partial` is wanted
   int64_t output_head_stride = 0, output_token_stride = 0;
   PartialState partial;
   ScoreOutput scores;

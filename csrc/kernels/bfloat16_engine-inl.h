@@ -2,7 +2,7 @@
 //
 // Keys and values are pairs along the summed axis: keys of columns (2i, 2i+1), values of tokens (2i, 2i+1). Codes are
 // exact in bfloat16; their scales are folded into scores and weights. Weights are rounded to bfloat16, whose error
-// (2^-9 of each) is that of the output's own rounding.
+// (2^-8 of each at most) is that of the output's own rounding.
 #if defined(ONNX_AI_RT_BFLOAT16_ENGINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNX_AI_RT_BFLOAT16_ENGINE_INL_H_
 #undef ONNX_AI_RT_BFLOAT16_ENGINE_INL_H_
@@ -68,8 +68,8 @@ HWY_INLINE bool PairBlock(const uint32_t* HWY_RESTRICT a, size_t lda, const uint
 
 // As AccumulateRows; `columns` is a multiple of the lanes.
 inline HWY_NOINLINE void AccumulatePairs(const uint32_t* a, size_t lda, size_t rows, const uint32_t* b, size_t ldb,
-                                  size_t columns, size_t depth, const float* alpha, const OnReject* reject, float* out,
-                                  size_t ldo) {
+                                         size_t columns, size_t depth, const float* alpha, const OnReject* reject,
+                                         float* out, size_t ldo) {
   constexpr size_t N = kLanes<float>;
   size_t c = 0;
   const auto run = [&](auto nv) HWY_ATTR {
@@ -145,7 +145,8 @@ class BFloat16Engine final : public TileEngine<float> {
     }
     RoundWeights(count, width);
     const auto careful = [&](size_t r, size_t rows, size_t column, size_t columns) HWY_ATTR {
-      for (size_t i = r; i < r + rows; ++i) AddVisiblePairs(row, static_cast<int64_t>(i), width, alpha[i], column, columns);
+      for (size_t i = r; i < r + rows; ++i)
+        AddVisiblePairs(row, static_cast<int64_t>(i), width, alpha[i], column, columns);
     };
     const OnReject reject = RejectTo(careful);
     AccumulatePairs(weights_.get(), static_cast<size_t>(kTileKeys / 2), static_cast<size_t>(count), values_.get(),
@@ -168,7 +169,7 @@ class BFloat16Engine final : public TileEngine<float> {
   }
 
   // One side of the tile's first `width` keys: as stored, or gathered, with an odd row filled up with 0.
-  Rows RowsOf(RowSource KeySlice::*side, int64_t width, int64_t columns) {
+  Rows RowsOf(RowSource KeySlice::* side, int64_t width, int64_t columns) {
     const RowSource& first = tile_.begin()->*side;
     if (tile_.size() == 1 && first.dtype == DType::kBFloat16 && columns % 2 == 0 && first.stride_bytes % 4 == 0) {
       return {reinterpret_cast<const uint16_t*>(first.data), first.stride_bytes / 2};
@@ -252,8 +253,8 @@ class BFloat16Engine final : public TileEngine<float> {
                     rows_.output + (row + i) * rows_.ldo + column, static_cast<size_t>(rows_.ldo));
   }
 
-  const int64_t pairs_;          // of columns of a key
-  const int64_t gather_stride_;  // of gathered_
+  const int64_t pairs_;                             // of columns of a key
+  const int64_t gather_stride_;                     // of gathered_
   hwy::AlignedFreeUniquePtr<uint32_t[]> queries_;   // rows x pairs
   hwy::AlignedFreeUniquePtr<uint32_t[]> keys_;      // pairs x kLdt
   hwy::AlignedFreeUniquePtr<uint32_t[]> values_;    // tile / 2 x ldo

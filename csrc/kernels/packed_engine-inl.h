@@ -51,9 +51,8 @@ class PackedEngine final : public TileEngine<C> {
   }
 
   void AddValues(int64_t row, int64_t count, int64_t width, const C* alpha, bool some_hidden) override {
-    const Reader<C> values = values_gathered_
-                                 ? Reader<C>(gathered_.get(), rows_.ldo * static_cast<int64_t>(sizeof(C)))
-                                 : Reader<C>(tile_.begin()->value, 0);
+    const Reader<C> values = values_gathered_ ? Reader<C>(gathered_.get(), rows_.ldo * static_cast<int64_t>(sizeof(C)))
+                                              : Reader<C>(tile_.begin()->value, 0);
     this->AddRows(values, row, count, 0, width, alpha, some_hidden);
   }
 

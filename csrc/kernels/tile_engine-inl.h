@@ -49,9 +49,9 @@ hwy::AlignedFreeUniquePtr<T[]> Allocate(int64_t count) {
 template <typename C>
 struct RowBuffers {
   const AttentionItem& item;
-  int64_t ldo = 0;                   // of output
-  C* output = nullptr;               // rows x ldo, not divided yet
-  C* scores = nullptr;               // chunk x tile: dot products, then weights
+  int64_t ldo = 0;                     // of output
+  C* output = nullptr;                 // rows x ldo, not divided yet
+  C* scores = nullptr;                 // chunk x tile: dot products, then weights
   const C* row_bias[kChunkRows] = {};  // of the chunk; null: the row sees no key of the tile. Set where some are hidden
 };
 
@@ -100,7 +100,7 @@ class TileEngine {
   }
 
   // One side of the tile's first `width` keys as rows of the compute type, `stride` apart.
-  void GatherRows(RowSource KeySlice::*side, int64_t width, int64_t columns, int64_t stride, C* to) {
+  void GatherRows(RowSource KeySlice::* side, int64_t width, int64_t columns, int64_t stride, C* to) {
     for (const KeySlice& s : tile_) {
       if (s.begin >= width) break;
       const RowSource& source = s.*side;
