@@ -34,6 +34,7 @@ class DenseTask final : public AttentionTask {
     // With one block of queries each key tile is read by one item, which copies it to present on the way.
     const bool one_block = plan.query_block != 0 && plan.query_block == plan.q_len;
     visit_all_keys = one_block && WantsPresent();
+    UnpackMask();
   }
 
   // Each value in 0..T, before anything is written.
@@ -80,7 +81,7 @@ class DenseTask final : public AttentionTask {
 
   MaskRows MaskOf(int64_t b, int64_t first_head) const override {
     MaskRows rows;
-    const TensorView& mask = in_.attn_mask;
+    const TensorView& mask = mask_;
     if (!mask.present) return rows;
     const size_t rank = mask.shape.size();
     const auto dim = [&](size_t from_right) { return from_right <= rank ? mask.shape[rank - from_right] : 1; };
@@ -113,6 +114,18 @@ class DenseTask final : public AttentionTask {
   }
 
  private:
+  // 4-bit masks are rare: they become bytes, so that rows begin at whole ones.
+  void UnpackMask() {
+    mask_ = in_.attn_mask;
+    if (!mask_.present || BitsOf(mask_.dtype) != 4) return;
+    const int64_t count = ElementCount(mask_.shape);
+    for (int64_t i = 0; i < count; ++i) {
+      unpacked_mask_.push_back(static_cast<int8_t>(CodeAt(static_cast<const uint8_t*>(mask_.data), mask_.dtype, i)));
+    }
+    mask_.data = unpacked_mask_.data();
+    mask_.dtype = DType::kInt8;
+  }
+
   bool WantsPresent() const { return out_.present_key != nullptr || out_.present_value != nullptr; }
 
   int64_t Nonpad(int64_t b) const {
@@ -165,6 +178,8 @@ class DenseTask final : public AttentionTask {
   const AttentionInputs& in_;
   const AttentionOutputs& out_;
   HeadLayout key_, value_;
+  TensorView mask_;
+  std::vector<int8_t> unpacked_mask_;
 };
 
 }  // namespace

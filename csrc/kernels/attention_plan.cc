@@ -166,11 +166,9 @@ class Checker {
     if (!mask.present) return;
     switch (mask.dtype) {
       case DType::kUndefined:
-      case DType::kInt4:
-      case DType::kUInt4:
       case DType::kInt2:
       case DType::kUInt2:
-        Bad("attn_mask", "expected type bool, a float type or an integer type of 8 to 64 bits, got ",
+        Bad("attn_mask", "expected type bool, a float type or an integer type of 4 to 64 bits, got ",
             DTypeName(mask.dtype));
       default: break;
     }
