@@ -60,6 +60,13 @@ def test_mask_types(mask_type: np.dtype[Any], query_type: np.dtype[Any]) -> None
     check_call(make_call(PLAIN, rng(), query_type, attn_mask=mask))
 
 
+@pytest.mark.parametrize("mask_type", [ml_dtypes.int4, ml_dtypes.uint4], ids=lambda t: np.dtype(t).name)
+@pytest.mark.parametrize("shape", [(3, 5), (2, 1, 3, 5), (3, 3), ()], ids=str)
+def test_four_bit_masks(shape: tuple[int, ...], mask_type: Any) -> None:
+    mask = np.asarray(rng().integers(0, 8, shape)).astype(mask_type)
+    check_call(make_call(PLAIN, rng(), attn_mask=mask))
+
+
 @pytest.mark.parametrize("mask_type", [np.bool_, np.float32, np.int64], ids=lambda t: np.dtype(t).name)
 @pytest.mark.parametrize(
     "shape",

@@ -32,7 +32,7 @@ from support.attention_calls import INTEGER_TYPES, AttentionCall
 
 FLOAT, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 FLOAT_SMALLEST_NORMAL = 2.0**-126  # weights below may become 0
-HALF_WEIGHTS = {np.dtype(ml_dtypes.bfloat16): 2.0**-9, np.dtype(np.float16): 2.0**-14}
+HALF_WEIGHTS = {np.dtype(ml_dtypes.bfloat16): 2.0**-8, np.dtype(np.float16): 2.0**-14}
 
 
 @dataclass(frozen=True)
