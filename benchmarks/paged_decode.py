@@ -18,7 +18,7 @@ from onnx import TensorProto
 
 from benchmarks import timing
 from benchmarks.contender import Contender
-from onnx_ai_rt import _core
+from onnx_ai_rt import PagedKVCache, _core
 
 Array = npt.NDArray[np.float32]
 Cache = npt.NDArray[np.uint8]
@@ -49,17 +49,12 @@ def full_pages(k: Array, v: Array, encoding: Encoding, page: int) -> Cache:
 
 
 def token_by_token(k: Array, v: Array, encoding: Encoding, page: int) -> Cache:
-    """The same tokens as a decode loop leaves them: steps of one token, merged whenever they fill a page."""
-    buffer = np.empty(full_pages(k, v, encoding, 1).size + 16 * k.shape[2], np.uint8)
-    end, run_begin = 0, 0
+    """The same tokens as the decode loop leaves them: steps of one token, merged to pages on its way."""
+    cache = PagedKVCache(1, block_size=page)
     for t in range(k.shape[2]):
         rows = [np.ascontiguousarray(x[:, :, t : t + 1]) for x in (k, v)]
-        new = append(buffer[:end], *rows, encoding, 1)
-        buffer[end : end + new.size] = new
-        end += new.size
-        if (t + 1) % page == 0:
-            run_begin = end = _core.merge_pages(buffer, run_begin, end, page)
-    return buffer[:end].copy()
+        cache.append([append(cache.inputs()["cache_0"], *rows, encoding, 1)])
+    return cache.layer(0).to_array()
 
 
 def timed(work: Callable[[], object], threads: int) -> float:
@@ -82,7 +77,7 @@ def main() -> None:
     options = parser.parse_args()
     _core.choose_cpu_target(options.target)
     rng = np.random.default_rng(0)
-    # The cache that was made token by token ends at its worst: with page - 1 pages of one token.
+    # The cache that was made token by token ends at its worst: the pages at its end are not merged yet.
     tokens = options.tokens + options.page - 1
     shape = (1, options.kv_heads, tokens + 1, options.head_size)
     keys, values = (rng.standard_normal(shape, np.float32) for _ in range(2))
