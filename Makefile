@@ -28,11 +28,11 @@ demo: .venv/built
 test: test-newest $(OLD_TESTS)
 
 test-newest: .venv/built dist/built
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS)
 
 # The session tests against an older onnxruntime, with the wheel as a user has it.
 $(OLD_TESTS): test-onnxruntime-%: .venv-ort%/built
-	PYTHONSAFEPATH=1 .venv-ort$*/bin/pytest tests/ort
+	PYTHONSAFEPATH=1 .venv-ort$*/bin/pytest -n $(JOBS) tests/ort
 
 lint: .venv/built
 	$(BIN)/ruff check
