@@ -39,7 +39,7 @@ class ItemRun {
         tile_(item),
         rows_{item},
         saw_keys_(Allocate<uint8_t>(row_count_)) {
-    scratch_ = Allocate<C>(row_count_ * (ldo_ + kN + 1) + 2 * kChunkRows * kTileKeys + 4 * kN);
+    scratch_ = Allocate<C>(row_count_ * (ldo_ + kN + 1) + 2 * kChunkRows * kTileKeys + 6 * kN);
     C* next = scratch_.get();
     const auto take = [&next](int64_t count) {
       C* start = next;
@@ -109,6 +109,7 @@ class ItemRun {
 
  private:
   static constexpr int64_t kN = static_cast<int64_t>(kLanes<C>);
+  static constexpr int64_t kMaxLanesRows = (kChunkRows + kN - 1) / kN * kN;  // a chunk's rows in whole vectors
 
   void StreamTile(int64_t key, int64_t end) {
     tile_.Decode();
@@ -133,12 +134,8 @@ class ItemRun {
       engine_->Pack(end - key, true);
     }
     engine_->Dots(row, count, width);
-    HWY_ALIGN C alpha[kChunkRows];
-    for (int64_t i = 0; i < count; ++i) {
-      C* const s = rows_.scores + i * kTileKeys;
-      alpha[i] = all_visible ? WeighAll(row + i, width, s)
-                             : WeighVisible(row + i, RoundUpToLanes<C>(width), rows_.row_bias[i], s);
-    }
+    HWY_ALIGN C alpha[kMaxLanesRows];
+    Weigh(row, count, RoundUpToLanes<C>(width), all_visible, alpha);
     engine_->AddValues(row, count, width, alpha, !all_visible);
   }
 
@@ -150,36 +147,77 @@ class ItemRun {
       const bool same_as_before = i > 0 && item_.mask.head_stride == 0 && (row + i) % item_.group != 0;
       if (same_as_before) {
         rows_.row_bias[i] = rows_.row_bias[i - 1];
+        bias_kind_[i] = bias_kind_[i - 1];
         continue;
       }
       C* const bias = bias_ + i * kTileKeys;
-      rows_.row_bias[i] = BiasRow(item_, row + i, key, width, bias) ? bias : nullptr;
+      bias_kind_[i] = BiasRow(item_, row + i, key, width, bias);
+      rows_.row_bias[i] = bias_kind_[i] == BiasKind::kNoKey ? nullptr : bias;
       any |= rows_.row_bias[i] != nullptr;
     }
     return any;
   }
 
-  // Dot products of one row to softmax weights; returns the factor of its old output. All keys take part.
-  C WeighAll(int64_t row, int64_t width, C* HWY_RESTRICT s) {
+  // Dot products of the chunk to softmax weights; alpha gets the factors of the old outputs.
+  void Weigh(int64_t row, int64_t count, int64_t padded, bool all_visible, C* HWY_RESTRICT alpha) {
     const Lanes<C> d;
-    saw_keys_[row] = 1;
-    for (int64_t i = 0; i < width; i += kN) hn::Store(ScaledScore<C>(hn::Load(d, s + i), scale_, softcap_), d, s + i);
-    return UpdateRow(s, static_cast<size_t>(width), RowState<C>{max_ + row, sums_ + row * kN});
+    HWY_ALIGN C lane_max[kMaxLanesRows * kN];
+    HWY_ALIGN C base[kMaxLanesRows];
+    // Scores that are nothing but products are scaled on the way into exp.
+    const bool plain = all_visible && softcap_ == C{0} && scale_ > C{0};
+    for (int64_t i = 0; i < RoundUpToLanes<C>(count); ++i) {
+      C* const s = rows_.scores + i * kTileKeys;
+      VecOf<C> most = hn::Set(d, kMinusInfinity<C>);
+      if (i >= count) {
+      } else if (plain) {
+        for (int64_t k = 0; k < padded; k += kN) most = hn::Max(most, hn::Load(d, s + k));
+      } else if (all_visible) {
+        most = ScaleRow(s, padded);
+      } else if (rows_.row_bias[i] != nullptr) {
+        most = BiasScores(s, rows_.row_bias[i], padded, bias_kind_[i]);
+      }
+      hn::Store(most, d, lane_max + i * kN);
+    }
+    UpdateMaxima(lane_max, static_cast<size_t>(count), plain ? scale_ : C{1}, max_ + row, alpha, base);
+    for (int64_t i = 0; i < count; ++i) {
+      C* const s = rows_.scores + i * kTileKeys;
+      if (!all_visible && rows_.row_bias[i] == nullptr) {
+        std::fill(s, s + padded, C{0});
+        alpha[i] = C{1};
+        continue;
+      }
+      saw_keys_[row + i] = 1;
+      WeighRow(s, static_cast<size_t>(padded), plain ? scale_ : C{1}, base[i], alpha[i], sums_ + (row + i) * kN);
+    }
   }
 
-  // The same where some keys are hidden or biased. bias null: no key takes part.
-  C WeighVisible(int64_t row, int64_t padded, const C* bias, C* HWY_RESTRICT s) {
+  // Scales one row, all of whose keys take part, in place; returns the largest by lane.
+  VecOf<C> ScaleRow(C* HWY_RESTRICT s, int64_t padded) const {
     const Lanes<C> d;
-    if (bias == nullptr) {
-      std::fill(s, s + padded, C{0});
-      return C{1};
+    VecOf<C> most = hn::Set(d, kMinusInfinity<C>);
+    for (int64_t k = 0; k < padded; k += kN) {
+      const VecOf<C> score = ScaledScore<C>(hn::Load(d, s + k), scale_, softcap_);
+      hn::Store(score, d, s + k);
+      most = hn::Max(most, score);
     }
-    saw_keys_[row] = 1;
-    for (int64_t i = 0; i < padded; i += kN) {
-      const VecOf<C> score = ScaledScore<C>(hn::Load(d, s + i), scale_, softcap_);
-      hn::Store(BiasedScore<C>(score, hn::Load(d, bias + i), item_.mask.sum_in_float), d, s + i);
+    return most;
+  }
+
+  // Scales one row and adds its bias in place; returns the largest by lane.
+  VecOf<C> BiasScores(C* HWY_RESTRICT s, const C* HWY_RESTRICT bias, int64_t padded, BiasKind kind) const {
+    const Lanes<C> d;
+    const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
+    VecOf<C> most = minus_infinity;
+    for (int64_t k = 0; k < padded; k += kN) {
+      const VecOf<C> b = hn::Load(d, bias + k);
+      const VecOf<C> scaled = ScaledScore<C>(hn::Load(d, s + k), scale_, softcap_);
+      const VecOf<C> score = kind == BiasKind::kTame
+                                 ? hn::IfThenElse(hn::Eq(b, minus_infinity), minus_infinity, hn::Add(scaled, b))
+                                 : BiasedScore<C>(scaled, b, item_.mask.sum_in_float);
+      hn::Store(score, d, s + k);
+      most = hn::Max(most, score);
     }
-    return UpdateRow(s, static_cast<size_t>(padded), RowState<C>{max_ + row, sums_ + row * kN});
+    return most;
   }
 
   C RowSum(int64_t r) const { return hn::ReduceSum(Lanes<C>(), hn::Load(Lanes<C>(), sums_ + r * kN)); }
@@ -189,7 +227,7 @@ class ItemRun {
     const Lanes<C> d;
     const ScoreOutput& out = item_.scores;
     const bool probabilities = out.mode == 3;
-    const C subtrahend = max_[row];
+    const C subtrahend = Subtrahend(max_[row]);
     const C divisor = RowDivisor(row);
     if (out.mode >= 2) BiasRow(item_, row, key, width, bias_);
     const int64_t element =
@@ -201,8 +239,7 @@ class ItemRun {
         const VecOf<C> bias = hn::Load(d, bias_ + i);
         v = BiasedScore<C>(v, bias, item_.mask.sum_in_float);
         if (probabilities) {
-          const VecOf<C> p = hn::Div(ExpOfNonPositive(hn::Sub(v, hn::Set(d, subtrahend))), hn::Set(d, divisor));
-          v = hn::IfThenZeroElse(hn::Eq(bias, hn::Set(d, kMinusInfinity<C>)), p);
+          v = hn::Div(ExpOfNonPositive(hn::Sub(v, hn::Set(d, subtrahend))), hn::Set(d, divisor));
         }
       }
       StoreAs<C>(v, item_.query_dtype, to + i * static_cast<int64_t>(BytesOf(item_.query_dtype)),
@@ -221,6 +258,7 @@ class ItemRun {
   C* max_ = nullptr;                               // rows
   C* bias_ = nullptr;                              // chunk x tile
   std::unique_ptr<TileEngine<C>> engine_;
+  BiasKind bias_kind_[kChunkRows];
   bool packed_ = false;
 };
 

@@ -14,7 +14,7 @@ RowSource RowsFrom(RowSource rows, int64_t first) {
 }  // namespace
 
 void KeyTile::MoveTo(int64_t key, int64_t end) {
-  count_ = 0;
+  slices_.clear();
   while (run_ > 0 && item_.runs[run_].begin > key) --run_;
   while (run_ + 1 < item_.run_count && item_.runs[run_].end <= key) ++run_;
   for (size_t i = run_; i < item_.run_count && item_.runs[i].begin < end; ++i) {
@@ -23,8 +23,17 @@ void KeyTile::MoveTo(int64_t key, int64_t end) {
     const int64_t count = std::min(end, run.end) - begin;
     if (count <= 0) continue;
     const int64_t first = begin - run.begin;
-    slices_[count_++] = {&run, begin - key, count, first, RowsFrom(run.key, first), RowsFrom(run.value, first)};
+    slices_.push_back({&run, begin - key, count, first, RowsFrom(run.key, first), RowsFrom(run.value, first),
+                       KeyAt(i, begin + kTileKeys)});
   }
+}
+
+// Only the next run is looked at: a tile that spans more has short rows to wait for.
+const uint8_t* KeyTile::KeyAt(size_t run, int64_t key) const {
+  if (key >= item_.runs[run].end && ++run == item_.run_count) return nullptr;
+  const KeyRun& there = item_.runs[run];
+  if (key < there.begin || key >= there.end || there.key.payload != nullptr) return nullptr;
+  return there.key.Row(key - there.begin);
 }
 
 void KeyTile::Copy() const {
@@ -35,9 +44,9 @@ void KeyTile::Copy() const {
 }
 
 void KeyTile::Decode() {
-  for (size_t i = 0; i < count_; ++i) {
-    DecodeRows(slices_[i], item_.head_size, decoded_keys_, slices_[i].key);
-    DecodeRows(slices_[i], item_.v_head_size, decoded_values_, slices_[i].value);
+  for (KeySlice& s : slices_) {
+    DecodeRows(s, item_.head_size, decoded_keys_, s.key);
+    DecodeRows(s, item_.v_head_size, decoded_values_, s.value);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "hwy/aligned_allocator.h"
 #include "kernels/attention_item.h"
@@ -15,6 +16,7 @@ struct KeySlice {
   const KeyRun* run;
   int64_t begin, count, first_row;
   RowSource key, value;
+  const uint8_t* next_keys;  // the key of the next tile that stands where the first one stands here; null: none
 };
 
 class KeyTile {
@@ -28,17 +30,19 @@ class KeyTile {
   // Rows that cannot be read in place become floats, in memory of the tile's own. Throws std::bad_alloc.
   void Decode();
 
-  const KeySlice* begin() const { return slices_; }
-  const KeySlice* end() const { return slices_ + count_; }
-  size_t size() const { return count_; }
+  const KeySlice* begin() const { return slices_.data(); }
+  const KeySlice* end() const { return slices_.data() + slices_.size(); }
+  size_t size() const { return slices_.size(); }
 
  private:
   using Buffer = hwy::AlignedFreeUniquePtr<float[]>;
   static void DecodeRows(const KeySlice& slice, int64_t width, Buffer& buffer, RowSource& rows);
 
+  const uint8_t* KeyAt(size_t run, int64_t key) const;
+
   const AttentionItem& item_;
-  size_t run_ = 0, count_ = 0;
-  KeySlice slices_[kTileKeys];
+  size_t run_ = 0;
+  std::vector<KeySlice> slices_;
   Buffer decoded_keys_, decoded_values_;
 };
 

@@ -63,10 +63,13 @@ HWY_INLINE void LoadMaskRow(const uint8_t* row, DType dtype, size_t count, C* to
   }
 }
 
+// What a row of a tile has of bias. Tame: -inf, or too small to carry a finite score beyond the range of floats.
+enum class BiasKind { kNoKey, kTame, kWild };
+
 // The bias of query row `row` of the item on keys [key, key + width): -inf where a key does not take part.
-// Returns whether any takes part. `bias` has kTileKeys elements, all of which are written.
+// `bias` has kTileKeys elements, all of which are written.
 template <typename C>
-HWY_INLINE bool BiasRow(const AttentionItem& item, int64_t row, int64_t key, int64_t width, C* HWY_RESTRICT bias) {
+HWY_INLINE BiasKind BiasRow(const AttentionItem& item, int64_t row, int64_t key, int64_t width, C* HWY_RESTRICT bias) {
   const int64_t token = item.token_begin + row / item.group;
   const MaskRows& mask = item.mask;
   int64_t low = item.visibility.Low(token), high = item.visibility.High(token);
@@ -75,7 +78,7 @@ HWY_INLINE bool BiasRow(const AttentionItem& item, int64_t row, int64_t key, int
   high = std::clamp<int64_t>(high - key, 0, width);
   if (low >= high) {
     FillRow(kMinusInfinity<C>, kTileKeys, bias);
-    return false;
+    return BiasKind::kNoKey;
   }
   if (mask.data == nullptr) {
     FillRow(C{0}, static_cast<size_t>(high), bias);
@@ -92,15 +95,21 @@ HWY_INLINE bool BiasRow(const AttentionItem& item, int64_t row, int64_t key, int
   }
   FillRow(kMinusInfinity<C>, static_cast<size_t>(low), bias);
   FillRow(kMinusInfinity<C>, static_cast<size_t>(kTileKeys - high), bias + high);
-  if (mask.data == nullptr) return true;
+  if (mask.data == nullptr) return BiasKind::kTame;
   const Lanes<C> d;
-  VecOf<C> most = hn::Load(d, bias);
-  // NaN != -inf, so a NaN bias takes part.
-  auto any = hn::Ne(most, hn::Set(d, kMinusInfinity<C>));
+  const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
+  const VecOf<C> most = hn::Set(d, C{1e30f});
+  // NaN != -inf, so a NaN bias takes part, and it is not tame.
+  auto any = hn::Ne(hn::Load(d, bias), minus_infinity);
+  auto tame = hn::Or(hn::Not(any), hn::Le(hn::Abs(hn::Load(d, bias)), most));
   for (size_t i = kLanes<C>; i < kTileKeys; i += kLanes<C>) {
-    any = hn::Or(any, hn::Ne(hn::Load(d, bias + i), hn::Set(d, kMinusInfinity<C>)));
+    const VecOf<C> b = hn::Load(d, bias + i);
+    const auto takes_part = hn::Ne(b, minus_infinity);
+    any = hn::Or(any, takes_part);
+    tame = hn::And(tame, hn::Or(hn::Not(takes_part), hn::Le(hn::Abs(b), most)));
   }
-  return !hn::AllFalse(d, any);
+  if (hn::AllFalse(d, any)) return BiasKind::kNoKey;
+  return hn::AllTrue(d, tame) && !mask.sum_in_float ? BiasKind::kTame : BiasKind::kWild;
 }
 
 // s * scale, then softcap where it is on.

@@ -55,34 +55,56 @@ HWY_INLINE C ExpScalar(C x) {
   return hn::GetLane(ExpOfNonPositive(hn::Set(Lanes<C>(), x)));
 }
 
-// State of one row. `sums` has one partial sum a lane.
+// Lane j of the result is the largest lane of v[j]. Overwrites v.
 template <typename C>
-struct RowState {
-  C* max;
-  C* sums;
-};
+HWY_INLINE VecOf<C> MaximaOf(VecOf<C>* HWY_RESTRICT v) {
+  const Lanes<C> d;
+  HWY_UNROLL(16)
+  for (size_t half = kLanes<C> / 2; half != 0; half /= 2) {
+    HWY_UNROLL(16)
+    for (size_t i = 0; i < half; ++i) {
+      v[i] = hn::Max(hn::InterleaveWholeLower(d, v[i], v[i + half]), hn::InterleaveWholeUpper(d, v[i], v[i + half]));
+    }
+  }
+  return v[0];
+}
 
-// Takes `width` scores (whole vectors, -inf beyond) to weights exp(s - max) in place, updates the state and returns the
-// factor for the old output.
+// The online update of `count` rows at once, as many as there are lanes together. lane_max: the largest scores of each
+// row's tile, one vector a row, to be multiplied by `scale`, -inf for rows from `count` up to whole vectors. Updates
+// max; alpha gets the factors of old outputs and sums, base what to subtract from scores: whole vectors, like max.
 template <typename C>
-HWY_INLINE C UpdateRow(C* HWY_RESTRICT s, size_t width, RowState<C> state) {
+HWY_INLINE void UpdateMaxima(const C* HWY_RESTRICT lane_max, size_t count, C scale, C* HWY_RESTRICT max,
+                             C* HWY_RESTRICT alpha, C* HWY_RESTRICT base) {
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
-  VecOf<C> most = hn::Set(d, *state.max);
-  for (size_t i = 0; i < width; i += N) most = hn::Max(most, hn::Load(d, s + i));
-  const C new_max = hn::ReduceMax(d, most);
-  const C subtrahend = Subtrahend(new_max);
-  const VecOf<C> base = hn::Set(d, subtrahend);
-  VecOf<C> sum = hn::Zero(d);
+  const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
+  for (size_t r = 0; r < count; r += N) {
+    VecOf<C> v[N];
+    HWY_UNROLL(16)
+    for (size_t i = 0; i < N; ++i) v[i] = hn::Load(d, lane_max + (r + i) * N);
+    const VecOf<C> old_max = hn::LoadU(d, max + r);
+    const VecOf<C> new_max = hn::Max(old_max, hn::Mul(MaximaOf<C>(v), hn::Set(d, scale)));
+    const VecOf<C> subtrahend = hn::IfThenZeroElse(hn::Eq(new_max, minus_infinity), new_max);
+    hn::Store(ExpOfNonPositive(hn::Sub(old_max, subtrahend)), d, alpha + r);
+    hn::Store(subtrahend, d, base + r);
+    hn::StoreU(new_max, d, max + r);
+  }
+}
+
+// Takes `width` scores (whole vectors, -inf where hidden), times `scale`, to weights exp(score - base) in place and
+// adds them to the row's lane-wise sums.
+template <typename C>
+HWY_INLINE void WeighRow(C* HWY_RESTRICT s, size_t width, C scale, C base, C alpha, C* HWY_RESTRICT sums) {
+  const Lanes<C> d;
+  constexpr size_t N = kLanes<C>;
+  const VecOf<C> scale_v = hn::Set(d, scale), base_v = hn::Set(d, base);
+  VecOf<C> sum = hn::Mul(hn::Load(d, sums), hn::Set(d, alpha));
   for (size_t i = 0; i < width; i += N) {
-    const VecOf<C> p = ExpOfNonPositive(hn::Sub(hn::Load(d, s + i), base));
+    const VecOf<C> p = ExpOfNonPositive(hn::MulSub(hn::Load(d, s + i), scale_v, base_v));
     sum = hn::Add(sum, p);
     hn::Store(p, d, s + i);
   }
-  const C alpha = ExpScalar<C>(*state.max - subtrahend);
-  hn::Store(hn::MulAdd(hn::Load(d, state.sums), hn::Set(d, alpha), sum), d, state.sums);
-  *state.max = new_max;
-  return alpha;
+  hn::Store(sum, d, sums);
 }
 
 // The divisor of a finished row. A row that saw keys whose scores were all -inf is NaN (0/0 in IEEE), one that saw

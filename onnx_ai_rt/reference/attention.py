@@ -266,12 +266,12 @@ def add_bias(scores: np.ndarray, bias: np.ndarray, sum_type: np.dtype[Any]) -> n
 def softmax(x: np.ndarray, takes_part: np.ndarray) -> np.ndarray:
     """Softmax over the last axis among the keys that take part; 0 elsewhere.
 
-    A row of keys that take part with scores of NaN, or of -inf alone, or of +inf, gives NaN: IEEE's inf - inf.
+    A row of keys that take part with scores of NaN, or of -inf alone, or of +inf, gives NaN throughout: IEEE's inf - inf.
     """
     largest = np.max(x, axis=-1, keepdims=True, initial=-np.inf, where=takes_part)
     weights = np.where(takes_part, np.exp(x - largest), 0.0)
     total = np.sum(weights, axis=-1, keepdims=True)
-    return np.where(takes_part, weights / total, 0.0)
+    return np.where(takes_part | np.isnan(total), weights / total, 0.0)
 
 
 def _weighted_values(heads: Heads, probabilities: np.ndarray, takes_part: np.ndarray) -> np.ndarray:
