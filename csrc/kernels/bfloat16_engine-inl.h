@@ -53,7 +53,9 @@ HWY_INLINE bool PairBlock(const uint32_t* HWY_RESTRICT a, size_t lda, const uint
   }
   if (check) {
     VecOf<float> poison = hn::Zero(d);
+    HWY_UNROLL(16)
     for (size_t r = 0; r < MR; ++r) {
+      HWY_UNROLL(16)
       for (size_t v = 0; v < NV; ++v) poison = hn::Add(poison, hn::Sub(acc[r][v], acc[r][v]));
     }
     if (!hn::AllFalse(d, hn::IsNaN(poison))) return false;

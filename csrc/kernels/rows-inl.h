@@ -79,6 +79,7 @@ class Reader {
   Reader(const void* data, int64_t stride) : data_(static_cast<const uint8_t*>(data)), stride_(stride) {}
 
   const uint8_t* Row(size_t k) const { return data_ + static_cast<int64_t>(k) * stride_; }
+  int64_t stride() const { return stride_; }
 
   template <typename C>
   HWY_INLINE void Load(const uint8_t* row, size_t column, VecOf<C> (&planes)[1]) const {
@@ -110,6 +111,7 @@ class Reader<Code<kBits>> {
   }
 
   const uint8_t* Row(size_t k) const { return data_ + static_cast<int64_t>(k) * stride_; }
+  int64_t stride() const { return stride_; }
 
   template <typename C>
   HWY_INLINE void Load(const uint8_t* row, size_t column, VecOf<C> (&planes)[kPlanes<Code<kBits>>]) const {

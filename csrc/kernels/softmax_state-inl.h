@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels/scores-inl.h"
+#include "kernels/tile_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
@@ -55,19 +56,12 @@ HWY_INLINE C ExpScalar(C x) {
   return hn::GetLane(ExpOfNonPositive(hn::Set(Lanes<C>(), x)));
 }
 
-// Lane j of the result is the largest lane of v[j]. Overwrites v.
-template <typename C>
-HWY_INLINE VecOf<C> MaximaOf(VecOf<C>* HWY_RESTRICT v) {
-  const Lanes<C> d;
-  HWY_UNROLL(16)
-  for (size_t half = kLanes<C> / 2; half != 0; half /= 2) {
-    HWY_UNROLL(16)
-    for (size_t i = 0; i < half; ++i) {
-      v[i] = hn::Max(hn::InterleaveWholeLower(d, v[i], v[i + half]), hn::InterleaveWholeUpper(d, v[i], v[i + half]));
-    }
+struct LargerOfVectors {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Max(a, b);
   }
-  return v[0];
-}
+};
 
 // The online update of `count` rows at once, as many as there are lanes together. lane_max: the largest scores of each
 // row's tile, one vector a row, to be multiplied by `scale`, -inf for rows from `count` up to whole vectors. Updates
@@ -83,7 +77,8 @@ HWY_INLINE void UpdateMaxima(const C* HWY_RESTRICT lane_max, size_t count, C sca
     HWY_UNROLL(16)
     for (size_t i = 0; i < N; ++i) v[i] = hn::Load(d, lane_max + (r + i) * N);
     const VecOf<C> old_max = hn::LoadU(d, max + r);
-    const VecOf<C> new_max = hn::Max(old_max, hn::Mul(MaximaOf<C>(v), hn::Set(d, scale)));
+    const VecOf<C> new_max =
+        hn::Max(old_max, hn::Mul(Fold<kFoldLevels<C>, 0, C>(v, LargerOfVectors()), hn::Set(d, scale)));
     const VecOf<C> subtrahend = hn::IfThenZeroElse(hn::Eq(new_max, minus_infinity), new_max);
     hn::Store(ExpOfNonPositive(hn::Sub(old_max, subtrahend)), d, alpha + r);
     hn::Store(subtrahend, d, base + r);

@@ -80,8 +80,11 @@ HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, size_t lda, const Reader<T
   if (check) {
     // x - x is 0 for finite x and NaN otherwise.
     VecOf<C> poison = hn::Zero(d);
+    HWY_UNROLL(16)
     for (size_t r = 0; r < MR; ++r) {
+      HWY_UNROLL(16)
       for (size_t g = 0; g < kGroups; ++g) {
+        HWY_UNROLL(16)
         for (size_t p = 0; p < P; ++p) poison = hn::Add(poison, hn::Sub(acc[r][g][p], acc[r][g][p]));
       }
     }
@@ -148,19 +151,29 @@ HWY_NOINLINE void AccumulateRows(const C* a, size_t lda, size_t rows, Reader<T> 
   if (c < columns) run(std::integral_constant<size_t, P>(), std::true_type());
 }
 
-// Lane j of the result is the sum of the lanes of v[j]; N - 1 pairwise interleave-and-add steps. Overwrites v.
-template <typename C>
-HWY_INLINE VecOf<C> SumsOf(VecOf<C>* HWY_RESTRICT v) {
-  const Lanes<C> d;
-  HWY_UNROLL(16)
-  for (size_t half = kLanes<C> / 2; half != 0; half /= 2) {
-    HWY_UNROLL(16)
-    for (size_t i = 0; i < half; ++i) {
-      v[i] = hn::Add(hn::InterleaveWholeLower(d, v[i], v[i + half]), hn::InterleaveWholeUpper(d, v[i], v[i + half]));
-    }
+struct AddVectors {
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Add(a, b);
   }
-  return v[0];
+};
+
+// Lane j of Fold<log2(N), 0> is the fold of all lanes of v[j], for N vectors of N lanes: N - 1 pairwise interleavings.
+// A template recursion rather than loops, so that the vectors stay in registers.
+template <size_t kLevel, size_t kIndex, typename C, class Op>
+HWY_INLINE VecOf<C> Fold(const VecOf<C>* HWY_RESTRICT v, Op op) {
+  if constexpr (kLevel == 0) {
+    return v[kIndex];
+  } else {
+    const Lanes<C> d;
+    const VecOf<C> a = Fold<kLevel - 1, kIndex, C>(v, op);
+    const VecOf<C> b = Fold<kLevel - 1, kIndex + (kLanes<C> >> kLevel), C>(v, op);
+    return op(hn::InterleaveWholeLower(d, a, b), hn::InterleaveWholeUpper(d, a, b));
+  }
 }
+
+template <typename C>
+inline constexpr size_t kFoldLevels = hwy::CeilLog2(kLanes<C>);
 
 // R query rows against `count` stored rows: R x N/R accumulators, so that a K row is promoted once for R rows.
 // q rows are padded to whole column groups with 0 and, for codes of less than 8 bits, in planes.
@@ -171,11 +184,13 @@ HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T
   constexpr size_t N = kLanes<C>;
   constexpr size_t P = kPlanes<T>;
   constexpr size_t KB = N / R;
+  const size_t whole = head_size / (P * N) * (P * N);
   for (size_t j = 0; j < count; j += KB) {
     const size_t valid = std::min(KB, count - j);
     const uint8_t* rows[KB];
+    rows[0] = keys.Row(j);
     HWY_UNROLL(16)
-    for (size_t i = 0; i < KB; ++i) rows[i] = keys.Row(j + std::min(i, valid - 1));
+    for (size_t i = 1; i < KB; ++i) rows[i] = i < valid ? rows[i - 1] + keys.stride() : rows[i - 1];
     VecOf<C> acc[N];
     HWY_UNROLL(16)
     for (size_t i = 0; i < N; ++i) acc[i] = hn::Zero(d);
@@ -190,21 +205,33 @@ HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T
         }
       }
     };
-    size_t c = 0;
-    for (; c + P * N <= head_size; c += P * N) {
+    if (whole != head_size) {
+      VecOf<C> kv[KB][P];
+      HWY_UNROLL(16)
+      for (size_t i = 0; i < KB; ++i) keys.template LoadN<C>(rows[i], whole, head_size - whole, kv[i]);
+      add(whole, kv);
+    }
+    for (size_t c = 0; c < whole; c += P * N) {
       VecOf<C> kv[KB][P];
       HWY_UNROLL(16)
       for (size_t i = 0; i < KB; ++i) keys.template Load<C>(rows[i], c, kv[i]);
       add(c, kv);
     }
-    if (c < head_size) {
-      VecOf<C> kv[KB][P];
-      for (size_t i = 0; i < KB; ++i) keys.template LoadN<C>(rows[i], c, head_size - c, kv[i]);
-      add(c, kv);
+    const VecOf<C> sums = Fold<kFoldLevels<C>, 0, C>(acc, AddVectors());
+    if (R == 1 && valid == KB) {
+      hn::StoreU(sums, d, s + j);
+      continue;
     }
-    HWY_ALIGN C sums[N];
-    hn::Store(SumsOf<C>(acc), d, sums);
-    for (size_t r = 0; r < R; ++r) std::copy_n(sums + r * KB, valid, s + r * lds + j);
+    HWY_ALIGN C lanes[N];
+    hn::Store(sums, d, lanes);
+    HWY_UNROLL(16)
+    for (size_t r = 0; r < R; ++r) {
+      if (valid == KB) {
+        std::memcpy(s + r * lds + j, lanes + r * KB, KB * sizeof(C));
+      } else {
+        std::copy_n(lanes + r * KB, valid, s + r * lds + j);
+      }
+    }
   }
 }
 
