@@ -165,18 +165,16 @@ class ItemRun {
     HWY_ALIGN C base[kMaxLanesRows];
     // Scores that are nothing but products are scaled on the way into exp.
     const bool plain = all_visible && softcap_ == C{0} && scale_ > C{0};
-    for (int64_t i = 0; i < RoundUpToLanes<C>(count); ++i) {
+    std::fill(lane_max, lane_max + RoundUpToLanes<C>(count) * kN, kMinusInfinity<C>);
+    for (int64_t i = 0; i < count; ++i) {
       C* const s = rows_.scores + i * kTileKeys;
-      VecOf<C> most = hn::Set(d, kMinusInfinity<C>);
-      if (i >= count) {
-      } else if (plain) {
-        for (int64_t k = 0; k < padded; k += kN) most = hn::Max(most, hn::Load(d, s + k));
+      if (plain) {
+        hn::Store(LargestByLane(s, padded), d, lane_max + i * kN);
       } else if (all_visible) {
-        most = ScaleRow(s, padded);
+        hn::Store(ScaleRow(s, padded), d, lane_max + i * kN);
       } else if (rows_.row_bias[i] != nullptr) {
-        most = BiasScores(s, rows_.row_bias[i], padded, bias_kind_[i]);
+        hn::Store(BiasScores(s, rows_.row_bias[i], padded, bias_kind_[i]), d, lane_max + i * kN);
       }
-      hn::Store(most, d, lane_max + i * kN);
     }
     UpdateMaxima(lane_max, static_cast<size_t>(count), plain ? scale_ : C{1}, max_ + row, alpha, base);
     for (int64_t i = 0; i < count; ++i) {
@@ -189,6 +187,13 @@ class ItemRun {
       saw_keys_[row + i] = 1;
       WeighRow(s, static_cast<size_t>(padded), plain ? scale_ : C{1}, base[i], alpha[i], sums_ + (row + i) * kN);
     }
+  }
+
+  static VecOf<C> LargestByLane(const C* HWY_RESTRICT s, int64_t padded) {
+    const Lanes<C> d;
+    VecOf<C> most = hn::Set(d, kMinusInfinity<C>);
+    for (int64_t k = 0; k < padded; k += kN) most = hn::Max(most, hn::Load(d, s + k));
+    return most;
   }
 
   // Scales one row, all of whose keys take part, in place; returns the largest by lane.

@@ -95,7 +95,8 @@ HWY_INLINE void WeighRow(C* HWY_RESTRICT s, size_t width, C scale, C base, C alp
   const VecOf<C> scale_v = hn::Set(d, scale), base_v = hn::Set(d, base);
   VecOf<C> sum = hn::Mul(hn::Load(d, sums), hn::Set(d, alpha));
   for (size_t i = 0; i < width; i += N) {
-    const VecOf<C> p = ExpOfNonPositive(hn::MulSub(hn::Load(d, s + i), scale_v, base_v));
+    // Not fused: the rounding of a large product would be left over, and exp of that.
+    const VecOf<C> p = ExpOfNonPositive(hn::Sub(hn::Mul(hn::Load(d, s + i), scale_v), base_v));
     sum = hn::Add(sum, p);
     hn::Store(p, d, s + i);
   }

@@ -152,3 +152,16 @@ def test_half_inputs_do_not_overflow_on_the_way(cpu_target: str, query_type: Any
         call.inputs["Q"][:] = 30000.0
         call.inputs["K"][:] = call.inputs["K"] * query_type(10000.0)
         judge(call)
+
+
+def test_one_huge_score_takes_all(cpu_target: str, geometry: Geometry, query_type: Any) -> None:
+    """Products of which float keeps a rounding of thousands: what is left of it must not reach exp."""
+    call = make_call(geometry, np.random.default_rng(11), query_type, scale=0.3)
+    values = {**call.inputs, "Q": np.full_like(call.inputs["Q"], 41000.0), "K": np.zeros_like(call.inputs["K"])}
+    values["K"][..., -1, :] = 57000.0
+    if "past_key" in values:
+        values["past_key"] = np.zeros_like(values["past_key"])
+    got = run_core(replace(call, inputs=values))["Y"]
+    group = got.shape[1] // values["V"].shape[1]
+    expected = np.repeat(values["V"][:, :, -1:], group, axis=1).astype(query_type)
+    np.testing.assert_array_equal(got, np.broadcast_to(expected, got.shape))
