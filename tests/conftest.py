@@ -1,8 +1,8 @@
 """Settings for all tests."""
 
-import pytest
 import os
 
+import pytest
 from hypothesis import settings
 
 # Examples vary in size a hundredfold: a time limit for each says nothing. A build server tries the same ones each time,

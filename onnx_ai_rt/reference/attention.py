@@ -266,7 +266,7 @@ def add_bias(scores: np.ndarray, bias: np.ndarray, sum_type: np.dtype[Any]) -> n
 def softmax(x: np.ndarray, takes_part: np.ndarray) -> np.ndarray:
     """Softmax over the last axis among the keys that take part; 0 elsewhere.
 
-    A row of keys that take part with scores of NaN, or of -inf alone, or of +inf, gives NaN throughout: IEEE's inf - inf.
+    A row of keys that take part with scores of NaN, of -inf alone, or of +inf gives NaN throughout: IEEE's inf - inf.
     """
     largest = np.max(x, axis=-1, keepdims=True, initial=-np.inf, where=takes_part)
     weights = np.where(takes_part, np.exp(x - largest), 0.0)
