@@ -30,8 +30,9 @@ void KeyTile::MoveTo(int64_t key, int64_t end) {
 
 // Only the next run is looked at: a tile that spans more has short rows to wait for.
 const uint8_t* KeyTile::KeyAt(size_t run, int64_t key) const {
-  if (key >= item_.runs[run].end && ++run == item_.run_count) return nullptr;
-  const KeyRun& there = item_.runs[run];
+  const size_t index = key < item_.runs[run].end ? run : run + 1;
+  if (index == item_.run_count) return nullptr;
+  const KeyRun& there = item_.runs[index];
   if (key < there.begin || key >= there.end || there.key.payload != nullptr) return nullptr;
   return there.key.Row(key - there.begin);
 }
