@@ -141,24 +141,32 @@ class PagedKVCache:
                 names are ignored).
 
         Raises:
-            CacheError: for bytes that are no pages, do not begin where the cache ends, or have other numbers of tokens
-                in other layers. Nothing has changed then.
+            CacheError: for bytes that are no valid pages, do not begin where the cache ends, have another batch, other
+                heads or widths than it, or other numbers of tokens in other layers; and for values that the policy's
+                formats cannot hold. The tokens are as before then, after any other error too.
         """
         arrays = [new[names.appended] for names in self.names] if isinstance(new, Mapping) else list(new)
         if len(arrays) != len(self._layers):
             raise ValueError(f"PagedKVCache: expected the new pages of {len(self._layers)} layers, got {len(arrays)}")
-        spans, tokens = [], set[int]()
-        for names, layer, array in zip(self.names, self._layers, arrays, strict=True):
-            found = layer.check(array, f"PagedKVCache: {names.appended or 'appended'}")
-            spans.append(found)
-            tokens.add(sum(span.length for span in found))
-        if len(tokens) > 1:
-            raise CacheError(f"PagedKVCache: expected as many new tokens in every layer, got {sorted(tokens)}")
-        for layer, array, found in zip(self._layers, arrays, spans, strict=True):
-            layer.append(array, found)
-        if self.policy is not None:
+        pages = [
+            layer.check(array, f"PagedKVCache: {names.appended or f'layer {i}'}")
+            for i, (names, layer, array) in enumerate(zip(self.names, self._layers, arrays, strict=True))
+        ]
+        counts = {part.tokens for part in pages}
+        if len(counts) > 1:
+            raise CacheError(f"PagedKVCache: expected as many new tokens in every layer, got {sorted(counts)}")
+        tokens = self.tokens
+        try:
+            for layer, part in zip(self._layers, pages, strict=True):
+                layer.append(part)
+            if self.policy is not None:
+                converted = [layer.convert_old(self.policy) for layer in self._layers]
+                for layer, (end, old) in zip(self._layers, converted, strict=True):
+                    layer.replace_old(end, old)
+        except BaseException:
             for layer in self._layers:
-                layer.apply(self.policy)
+                layer.truncate(tokens)
+            raise
 
     def replace(self, caches: Sequence[PagedCache | Bytes]) -> None:
         """Puts other caches, one a layer, in the place of what is there: of another run, or converted by other means.

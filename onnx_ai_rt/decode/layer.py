@@ -4,15 +4,43 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from onnx_ai_rt._core import merge_pages
-from onnx_ai_rt.cache.headers import read_headers
+from onnx_ai_rt.cache.headers import PageHeader, read_headers
 from onnx_ai_rt.decode.policy import ReformatPolicy, reformat_page
-from onnx_ai_rt.decode.spans import Span, find_spans, parse_one
+from onnx_ai_rt.decode.spans import Span, find_spans, from_zero, parse_one
 from onnx_ai_rt.decode.storage import Bytes, Storage
 from onnx_ai_rt.reference.paged_cache import CacheError
+
+
+class Shape(NamedTuple):
+    """What all pages of a cache have in common."""
+
+    batch: int
+    kv_heads: int
+    key_width: int
+    value_width: int
+
+    @classmethod
+    def of(cls, page: PageHeader) -> Shape:
+        batch, heads, _, width = page.key.shape
+        return cls(batch, heads, width, page.value.shape[3])
+
+
+class NewPages(NamedTuple):
+    """Serialized pages that `LayerBuffer.check` has found to follow those of its cache."""
+
+    data: Bytes
+    spans: list[Span]
+    shape: Shape | None
+    """None where there are no pages."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(span.length for span in self.spans)
 
 
 class LayerBuffer:
@@ -29,8 +57,11 @@ class LayerBuffer:
         self._small = math.isqrt(block_size)
         self._storage = Storage(data)
         self._spans: list[Span] = []
+        self._shape: Shape | None = None
         if data is not None:
-            self._spans = [Span(h.begin, h.end, h.start, h.length) for h in read_headers(data, place)]
+            headers = read_headers(data, place)
+            self._spans = [Span(h.begin, h.end, h.start, h.length) for h in headers]
+            self._shape = Shape.of(headers[0]) if headers else None
             if sum(span.end - span.begin for span in self._spans) != data.size:
                 raise CacheError(f"{place}: expected pages alone, got other fields too")
         self._reformatted = 0  # leading pages that a policy has been applied to
@@ -67,26 +98,43 @@ class LayerBuffer:
         other = LayerBuffer(self._block_size)
         other._storage = self._storage.fork()
         other._spans = list(self._spans)
+        other._shape = self._shape
         other._reformatted, other._tail, other._fresh = self._reformatted, self._tail, self._fresh
         return other
 
-    def check(self, data: Bytes, place: str) -> list[Span]:
-        """The pages in new bytes; see `append`. Raises CacheError where they do not follow those that are here."""
-        spans = find_spans(data.tobytes(), place)
-        if spans and spans[0].start != self.tokens:
-            raise CacheError(f"{place}: expected pages from token {self.tokens} on, got token {spans[0].start}")
-        return spans
+    def check(self, data: Bytes, place: str) -> NewPages:
+        """What `append` takes, of new bytes.
 
-    def append(self, data: Bytes, spans: list[Span]) -> None:
+        Raises:
+            CacheError: for bytes that are no valid pages, or do not fit behind those that are here.
+        """
+        if data.dtype != np.uint8 or data.ndim != 1:
+            raise CacheError(f"{place}: expected bytes, got {data.dtype} of shape {list(data.shape)}")
+        new = data.tobytes()
+        spans = find_spans(new, place)
+        if not spans:
+            return NewPages(data, spans, None)
+        if spans[0].start != self.tokens:
+            raise CacheError(f"{place}: expected pages from token {self.tokens} on, got token {spans[0].start}")
+        shape = Shape.of(read_headers(np.frombuffer(from_zero(new, spans), np.uint8), place)[0])
+        if self._spans and self._shape is not None:
+            for name, expected, got in zip(Shape._fields, self._shape, shape, strict=True):
+                if got != expected:
+                    raise CacheError(f"{place}: expected {name} {expected} as in the pages before, got {got}")
+        return NewPages(data, spans, shape)
+
+    def append(self, new: NewPages) -> None:
         """Puts new pages behind the others and merges small ones at the end once they hold a full page.
 
         Args:
-            data: serialized pages.
-            spans: what `check` gave for them.
+            new: what `check` gave for them.
         """
+        if not new.spans:
+            return
         size = self._storage.size
-        self._storage.replace(size, size, data)
-        self._spans += [span.moved(size) for span in spans]
+        self._storage.replace(size, size, new.data)
+        self._spans += [span.moved(size) for span in new.spans]
+        self._shape = new.shape
         if self._holds(self._tail, self._block_size):
             self._tail = self._fresh = self._merge_from(self._tail, self._block_size)
         elif self._holds(self._fresh, self._small):
@@ -100,7 +148,12 @@ class LayerBuffer:
         """Merges the pages from an index on; returns that of the first which may still grow."""
         begin, size = self._spans[first].begin, self._storage.size
         array = self._storage.writable(size)
-        end = merge_pages(array, begin, size, limit)
+        before = array[begin:size].copy()
+        try:
+            end = merge_pages(array, begin, size, limit)
+        except BaseException:
+            array[begin:size] = before
+            raise
         self._storage.shrink(end)
         merged = find_spans(array[begin:end].tobytes(), "merged pages")
         self._spans[first:] = [span.moved(begin) for span in merged]
@@ -126,8 +179,8 @@ class LayerBuffer:
         self._reformatted = min(self._reformatted, keep)
         self._set_tail()
 
-    def apply(self, policy: ReformatPolicy) -> None:
-        """Reformats the pages that have become old, once there are enough of them."""
+    def convert_old(self, policy: ReformatPolicy) -> tuple[int, list[Bytes]]:
+        """What `replace_old` takes: the pages that have become old in their new formats, once there are enough."""
         border = self.tokens - policy.older_than
         end = self._reformatted
         while end < self._tail and self._spans[end].start + self._spans[end].length <= border:
@@ -135,21 +188,35 @@ class LayerBuffer:
         if end > self._reformatted:
             first, last = self._spans[self._reformatted], self._spans[end - 1]
             if last.start + last.length - first.start >= policy.every:
-                self.reformat(end, policy.key_format, policy.value_format, first=self._reformatted)
-                self._reformatted = end
+                return end, self._converted(self._reformatted, end, policy.key_format, policy.value_format)
+        return self._reformatted, []
+
+    def replace_old(self, end: int, pages: list[Bytes]) -> None:
+        """Puts what `convert_old` gave in the place of the pages that it was made from."""
+        if pages:
+            self._replace(self._reformatted, end, pages)
+            self._reformatted = end
 
     def old_pages(self, older_than: int) -> int:
         """How many leading pages end more than `older_than` tokens back, or just there."""
         border = self.tokens - older_than
         return sum(span.start + span.length <= border for span in self._spans)
 
-    def reformat(self, end: int, key_format: str, value_format: str, *, first: int = 0) -> None:
-        """Converts the pages of index `first` to `end` - 1; an error leaves all as they were."""
-        if first >= end:
-            return
+    def reformat(self, end: int, key_format: str, value_format: str) -> None:
+        """Converts the pages before index `end`; an error leaves all as they were."""
+        if end > 0:
+            self._replace(0, end, self._converted(0, end, key_format, value_format))
+
+    def _converted(self, first: int, end: int, key_format: str, value_format: str) -> list[Bytes]:
         array = self._storage.view()
+        return [
+            reformat_page(array[span.begin : span.end], span, key_format, value_format)
+            for span in self._spans[first:end]
+        ]
+
+    def _replace(self, first: int, end: int, pages: list[Bytes]) -> None:
+        """Puts others with the same tokens in the place of the pages of index `first` to `end` - 1."""
         chosen = self._spans[first:end]
-        pages = [reformat_page(array[span.begin : span.end], span, key_format, value_format) for span in chosen]
         begin, behind = chosen[0].begin, chosen[-1].end
         ends = list(accumulate((page.size for page in pages), initial=begin))
         self._storage.replace(begin, behind, np.concatenate(pages))

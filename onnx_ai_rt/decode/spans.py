@@ -27,7 +27,7 @@ class Span(NamedTuple):
 def find_spans(data: bytes, place: str) -> list[Span]:
     """The pages in a run of them; nothing else may be between them.
 
-    Only headers are read: the operator that wrote the pages has checked the rest, and the one that reads them will.
+    Only where they begin and end, and their tokens: the rest of them is not looked at.
 
     Raises:
         CacheError: for bytes that are no pages, or pages that are not consecutive.
@@ -83,6 +83,29 @@ def _any_span(data: bytes, at: int, place: str) -> Span:
         if inner.wire_type == wire.VARINT and inner.number in numbers:
             numbers[inner.number] = wire.read_varint(data, inner.payload, inner.end)[0]
     return Span(field.begin, field.end, numbers[_START], numbers[_LENGTH])
+
+
+def from_zero(data: bytes, spans: list[Span]) -> bytes:
+    """The same pages from token 0 on, which makes them a cache of their own."""
+    first = spans[0].start
+    if first == 0:
+        return data
+    parts = []
+    for span in spans:
+        field = next(wire.read_fields(data, span.begin))
+        start = b"\x08" + _varint(span.start - first)  # of a field that is there twice, the last one counts
+        size = field.end - field.payload + len(start)
+        parts += [b"\x0a", _varint(size), data[field.payload : field.end], start]
+    return b"".join(parts)
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
 
 
 def parse_one(page: bytes, place: str) -> PagedCacheProto:

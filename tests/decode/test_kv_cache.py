@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import onnx_ai_rt
 from onnx_ai_rt import CacheError, PagedCache, PagedKVCache, ReformatPolicy
 from onnx_ai_rt._core import merge_pages
 from onnx_ai_rt.decode import layer as layer_module
+from onnx_ai_rt.proto import PagedCacheProto
 from onnx_ai_rt.rewrite import CacheNames
 
 LAYERS = 2
@@ -414,3 +416,78 @@ def test_scales_cover_what_is_there() -> None:
     assert cache.scales("FLOAT", "BFLOAT16") == {}
     with pytest.raises(ValueError, match="value_format: expected one of FLOAT"):
         cache.scales("INT8", "INT5")
+
+
+def with_length(new: np.ndarray, length: int) -> np.ndarray:
+    message = PagedCacheProto.FromString(new.tobytes())
+    message.blocks[-1].length = length
+    return np.frombuffer(message.SerializeToString(), np.uint8)
+
+
+def without_value(new: np.ndarray) -> np.ndarray:
+    message = PagedCacheProto.FromString(new.tobytes())
+    message.blocks[-1].ClearField("value")
+    return np.frombuffer(message.SerializeToString(), np.uint8)
+
+
+@pytest.mark.parametrize("start", [5, 200])
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda at, key, value: appended(at, key[:1], value[:1]), "expected batch 2 .* got 1"),
+    (lambda at, key, value: appended(at, key[:, :1], value[:, :1]), "expected kv_heads 2 .* got 1"),
+    (lambda at, key, value: appended(at, key[..., :4], value), "expected key_width 5 .* got 4"),
+    (lambda at, key, value: appended(at, key, value[..., :2]), "expected value_width 3 .* got 2"),
+    (lambda at, key, value: appended(at + 1, key, value), "expected pages from token"),
+    (lambda at, key, value: with_length(appended(at, key, value), 3), "capacity"),
+    (lambda at, key, value: without_value(appended(at, key, value)), "value: expected a payload, got none"),
+    (lambda at, key, value: appended(at, key, value).astype(np.int32), "expected bytes, got int32"),
+])  # fmt: skip
+def test_pages_that_do_not_fit(change: Callable[..., np.ndarray], message: str, start: int) -> None:
+    """Nothing has changed then, though the layer before had what it should have."""
+    cache = new_cache()
+    grow(cache, [start])
+    before = [cache.layer(i) for i in range(LAYERS)]
+    key, value = tokens(2, 1)
+    bad = change(start, key, value)
+    with pytest.raises(CacheError, match=f"PagedKVCache: appended_1.*{message}"):
+        cache.append([appended(start, key, value), bad])
+    assert [cache.layer(i) for i in range(LAYERS)] == before
+    more = grow(cache, [1] * 9, seed=2)
+    assert cache.tokens == start + 9
+    np.testing.assert_array_equal(cache.layer(1).to_dense()[0][:, :, start:], more[0])
+
+
+def test_an_error_while_pages_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = new_cache()
+    content = grow(cache, [3])
+    calls = []
+
+    def failing(buffer: np.ndarray, begin: int, end: int, limit: int) -> int:
+        calls.append(end)
+        if len(calls) == LAYERS:
+            buffer[begin:end] = 0
+            raise MemoryError
+        return merge_pages(buffer, begin, end, limit)
+
+    key, value = tokens(1, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(layer_module, "merge_pages", failing)
+        with pytest.raises(MemoryError):
+            cache.append([appended(3, key, value)] * LAYERS)
+    assert cache.tokens == 3
+    check_content(cache, *content)
+    cache.append([appended(3, key, value)] * LAYERS)
+    check_content(cache, *joined(content, (key, value)))
+
+
+def test_an_error_of_the_policy() -> None:
+    cache = new_cache(policy=ReformatPolicy(older_than=2, key_format="FLOAT16", value_format="FLOAT16", every=4))
+    first, large = tokens(4), tuple(np.full_like(x, 1e30) for x in tokens(4))
+    cache.append([appended(0, *first), appended(0, *large)])
+    key, value = tokens(4, 1)
+    before = [cache.layer(i) for i in range(LAYERS)]
+    with pytest.raises(CacheError, match="page at token 0, key: expected finite values"):
+        cache.append([appended(4, key, value)] * LAYERS)
+    assert [cache.layer(i) for i in range(LAYERS)] == before
+    cache.policy = None
+    cache.append([appended(4, key, value)] * LAYERS)
+    assert cache.tokens == 8
