@@ -33,7 +33,7 @@ class DenseTask final : public AttentionTask {
     value_ = LayoutOf(plan.rank3, plan.kv_heads, plan.new_len, plan.v_head_size);
     // With one block of queries each key tile is read by one item, which copies it to present on the way.
     const bool one_block = plan.query_block != 0 && plan.query_block == plan.q_len;
-    visit_all_keys = one_block && WantsPresent();
+    visit_all_keys = one_block && WantsPresent() && WritesRows();
     UnpackMask();
   }
 
@@ -50,10 +50,11 @@ class DenseTask final : public AttentionTask {
   }
 
   void Run(Executor& executor) const {
-    if (WantsPresent() && !visit_all_keys) {
+    const bool writes_present = ElementCount(plan_.present_key_shape) + ElementCount(plan_.present_value_shape) != 0;
+    if (WantsPresent() && writes_present && !visit_all_keys) {
       executor.ParallelFor(static_cast<size_t>(sizes.pairs()), [&](size_t i) { CopyPresent(static_cast<int64_t>(i)); });
     }
-    RunTask(*this, executor);
+    if (WritesRows()) RunTask(*this, executor);
   }
 
   void RunsOf(int64_t pair, int64_t, int64_t, std::vector<KeyRun>& runs) const override {
@@ -124,6 +125,11 @@ class DenseTask final : public AttentionTask {
     }
     mask_.data = unpacked_mask_.data();
     mask_.dtype = DType::kInt8;
+  }
+
+  // Rows without columns may be more than can be walked.
+  bool WritesRows() const {
+    return ElementCount(plan_.output_shape) != 0 || (out_.scores != nullptr && ElementCount(plan_.scores_shape) != 0);
   }
 
   bool WantsPresent() const { return out_.present_key != nullptr || out_.present_value != nullptr; }

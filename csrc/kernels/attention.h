@@ -16,8 +16,7 @@ namespace onnx_ai_rt {
 struct AttentionAttributes {
   std::optional<float> scale;  // absent: 1/sqrt(D)
   bool is_causal = false;
-  int64_t q_num_heads = 0;  // 0: absent
-  int64_t kv_num_heads = 0;
+  std::optional<int64_t> q_num_heads, kv_num_heads;
   float softcap = 0.0f;               // <= 0 is off
   bool softmax_in_double = false;     // softmax_precision is DOUBLE
   int64_t qk_matmul_output_mode = 0;  // 0 scaled, 1 after softcap, 2 after bias, 3 probabilities

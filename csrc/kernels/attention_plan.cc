@@ -1,5 +1,6 @@
 // Validation of Attention's inputs and the choice of path. No SIMD.
 #include <cmath>
+#include <optional>
 
 #include "kernels/attention.h"
 #include "kernels/attention_driver.h"
@@ -35,13 +36,17 @@ class Checker {
   void CheckAttributes() const {
     if (a_.scale && !std::isfinite(*a_.scale)) BadAttribute("scale", "expected a finite number, got ", *a_.scale);
     if (!std::isfinite(a_.softcap)) BadAttribute("softcap", "expected a finite number, got ", a_.softcap);
-    if (a_.q_num_heads < 0) BadAttribute("q_num_heads", "expected a positive number, got ", a_.q_num_heads);
-    if (a_.kv_num_heads < 0) BadAttribute("kv_num_heads", "expected a positive number, got ", a_.kv_num_heads);
+    CheckHeads("q_num_heads", a_.q_num_heads);
+    CheckHeads("kv_num_heads", a_.kv_num_heads);
     if (a_.qk_matmul_output_mode < 0 || a_.qk_matmul_output_mode > 3) {
       BadAttribute("qk_matmul_output_mode", "expected 0, 1, 2 or 3, got ", a_.qk_matmul_output_mode);
     }
     CheckWindow("left_window_size", a_.left_window_size);
     CheckWindow("right_window_size", a_.right_window_size);
+  }
+
+  void CheckHeads(const char* name, std::optional<int64_t> heads) const {
+    if (heads && *heads <= 0) BadAttribute(name, "expected a positive number, got ", *heads);
   }
 
   void CheckWindow(const char* name, int64_t size) const {
@@ -82,8 +87,8 @@ class Checker {
     CheckRank("K", in_.key, rank);
     CheckRank("V", in_.value, rank);
     plan_.rank3 = rank == 3;
-    if (plan_.rank3 && (a_.q_num_heads == 0 || a_.kv_num_heads == 0)) {
-      BadAttribute(a_.q_num_heads == 0 ? "q_num_heads" : "kv_num_heads",
+    if (plan_.rank3 && (!a_.q_num_heads || !a_.kv_num_heads)) {
+      BadAttribute(!a_.q_num_heads ? "q_num_heads" : "kv_num_heads",
                    "expected a positive number, since Q, K and V have rank 3, got none");
     }
     const Split q = SplitHeads("Q", in_.query, "q_num_heads", a_.q_num_heads);
@@ -122,16 +127,18 @@ class Checker {
     }
   }
 
-  Split SplitHeads(const char* name, const TensorView& view, const char* attribute, int64_t heads) const {
+  Split SplitHeads(const char* name, const TensorView& view, const char* attribute,
+                   std::optional<int64_t> given) const {
     const Shape& s = view.shape;
     if (!plan_.rank3) {
       if (s[1] == 0) Bad(name, "expected at least one head, got shape ", ShapeText(s));
-      if (heads != 0 && heads != s[1]) {
-        Bad(name, "expected ", heads, " heads as attribute ", attribute, " says, got ", s[1], " in shape ",
+      if (given && *given != s[1]) {
+        Bad(name, "expected ", *given, " heads as attribute ", attribute, " says, got ", s[1], " in shape ",
             ShapeText(s));
       }
       return {s[0], s[1], s[2], s[3]};
     }
+    const int64_t heads = *given;
     if (s[2] % heads != 0) {
       Bad(name, "expected a last dimension that is a multiple of attribute ", attribute, ", ", heads, ", got shape ",
           ShapeText(s));

@@ -207,7 +207,7 @@ PagedAttentionPlan PlanPagedAttention(const std::string& op_name, const Attentio
 void RunPagedAttention(const PagedAttentionPlan& plan, const PagedAttentionInputs& inputs, void* output,
                        Executor& executor) {
   const PagedTask task(plan, inputs, output);
-  RunTask(task, executor);
+  if (ElementCount(plan.output_shape) != 0) RunTask(task, executor);
 }
 
 }  // namespace onnx_ai_rt

@@ -99,12 +99,12 @@ HWY_INLINE BiasKind BiasRow(const AttentionItem& item, int64_t row, int64_t key,
   const Lanes<C> d;
   const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
   const VecOf<C> most = hn::Set(d, C{1e30f});
-  // NaN != -inf, so a NaN bias takes part, and it is not tame.
-  auto any = hn::Ne(hn::Load(d, bias), minus_infinity);
+  // A NaN bias takes part, and it is not tame. Not Ne, which is false for NaN on some targets.
+  auto any = hn::Not(hn::Eq(hn::Load(d, bias), minus_infinity));
   auto tame = hn::Or(hn::Not(any), hn::Le(hn::Abs(hn::Load(d, bias)), most));
   for (size_t i = kLanes<C>; i < kTileKeys; i += kLanes<C>) {
     const VecOf<C> b = hn::Load(d, bias + i);
-    const auto takes_part = hn::Ne(b, minus_infinity);
+    const auto takes_part = hn::Not(hn::Eq(b, minus_infinity));
     any = hn::Or(any, takes_part);
     tame = hn::And(tame, hn::Or(hn::Not(takes_part), hn::Le(hn::Abs(b), most)));
   }

@@ -19,8 +19,8 @@ class AttentionKernel final : public Kernel {
   explicit AttentionKernel(const NodeInfo& node) : op_label_(node.op_label()) {
     attributes_.scale = node.Float("scale");
     attributes_.is_causal = node.Int("is_causal").value_or(0) != 0;
-    attributes_.q_num_heads = node.Int("q_num_heads").value_or(0);
-    attributes_.kv_num_heads = node.Int("kv_num_heads").value_or(0);
+    attributes_.q_num_heads = node.Int("q_num_heads");
+    attributes_.kv_num_heads = node.Int("kv_num_heads");
     attributes_.softcap = node.Float("softcap").value_or(0.0f);
     attributes_.softmax_in_double = node.Int("softmax_precision").value_or(0) == kOnnxDouble;
     attributes_.qk_matmul_output_mode = node.Int("qk_matmul_output_mode").value_or(0);

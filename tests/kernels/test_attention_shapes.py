@@ -91,3 +91,8 @@ def test_more_scores_than_32_bits_count() -> None:
     got = _core.attention(x, {"scale": 1.0}, [], 2)["Y"]
     few = AttentionCall({**x, "Q": np.ascontiguousarray(x["Q"][:, :, rows])}, {"scale": 1.0})
     check(few, {"Y": got[:, :, rows]})
+
+
+def test_rows_without_columns_are_not_walked() -> None:
+    q, k = np.zeros((1, 1, 2**36, 0), np.float32), np.zeros((1, 1, 1, 0), np.float32)
+    assert _core.attention({"Q": q, "K": k, "V": k}, {}, ["present_key"])["Y"].shape == q.shape

@@ -165,3 +165,21 @@ def test_one_huge_score_takes_all(cpu_target: str, geometry: Geometry, query_typ
     group = got.shape[1] // values["V"].shape[1]
     expected = np.repeat(values["V"][:, :, -1:], group, axis=1).astype(query_type)
     np.testing.assert_array_equal(got, np.broadcast_to(expected, got.shape))
+
+
+@pytest.mark.parametrize("mask", [[NAN], [[NAN]], NAN], ids=["rank 1", "rank 2", "rank 0"])
+def test_keys_whose_every_bias_is_nan_take_part(cpu_target: str, query_type: Any, mask: Any) -> None:
+    inputs = {"Q": np.ones((1, 1, 1, 8)), "K": np.ones((1, 1, 1, 8)), "V": np.ones((1, 1, 1, 2))}
+    call = AttentionCall(
+        {**{k: v.astype(query_type) for k, v in inputs.items()}, "attn_mask": np.asarray(mask, np.float32)}, {}
+    )
+    assert np.isnan(run_core(call)["Y"].astype(np.float64)).all()
+
+
+def test_a_tile_of_nan_biases_takes_part(cpu_target: str, query_type: Any) -> None:
+    mask = np.zeros((2, 300), np.float32)
+    mask[:, 64:128] = NAN
+    got = run_core(
+        make_call(Geometry(Hq=2, S=2, N=300, D=8, Dv=3), np.random.default_rng(12), query_type, attn_mask=mask)
+    )
+    assert np.isnan(got["Y"].astype(np.float64)).all()

@@ -37,6 +37,8 @@ def _table() -> list[tuple[str, Geometry, dict[str, Any], tuple[str, ...]]]:
         ("V of rank 3 beside Q of rank 4", PLAIN, {"V": _zeros(2, 5, 14)}, ("V", "4", "(2,5,14)")),
         ("rank 3 without q_num_heads", FLAT, {"q_num_heads": None}, ("q_num_heads",)),
         ("rank 3 without kv_num_heads", FLAT, {"kv_num_heads": None}, ("kv_num_heads",)),
+        ("no q heads by attribute", PLAIN, {"q_num_heads": 0}, ("q_num_heads", "positive", "0")),
+        ("no kv heads by attribute", PLAIN, {"kv_num_heads": 0}, ("kv_num_heads", "positive", "0")),
         ("negative q_num_heads", FLAT, {"q_num_heads": -4}, ("q_num_heads", "-4")),
         ("q_num_heads does not divide", FLAT, {"q_num_heads": 5}, ("Q", "5", "24")),
         ("kv_num_heads does not divide K", FLAT, {"q_num_heads": 5, "kv_num_heads": 5, "Q": _zeros(2, 3, 25)}, ("K",)),
