@@ -106,12 +106,22 @@ def _one_or_all(values: list[float] | None) -> float | list[float] | None:
 
 
 def _save(model: onnx.ModelProto, path: Path) -> None:
+    """Writes the model beside its place and renames it: what was there stays as it is until all is written."""
+    import os
+    from tempfile import TemporaryDirectory
+
     import onnx
+
+    from onnx_ai_rt.cache.files import atomic_file
 
     weights = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
     if weights <= _SINGLE_FILE_BYTES:
-        onnx.save(model, path)
+        with atomic_file(path) as file:
+            file.write(model.SerializeToString())
         return
     data = path.with_name(f"{path.name}.data")
-    data.unlink(missing_ok=True)  # onnx would append to it
-    onnx.save(model, path, save_as_external_data=True, location=data.name)
+    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        written = Path(folder, path.name)
+        onnx.save(model, written, save_as_external_data=True, location=data.name)
+        os.replace(written.with_name(data.name), data)
+        os.replace(written, path)

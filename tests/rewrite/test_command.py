@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import onnx
@@ -57,3 +58,25 @@ def test_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(["to-paged", *map(str, arguments)]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("single_file_bytes", [100, 1 << 30])
+def test_a_failed_write_leaves_what_was_there(
+    single_file_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from onnx_ai_rt.cli import to_paged
+
+    monkeypatch.setattr(to_paged, "_SINGLE_FILE_BYTES", single_file_bytes)
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(decoder(), source)
+    assert main(["to-paged", str(source), str(target)]) == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(onnx, "save", fail)
+    assert main(["to-paged", str(source), str(target), "--outputs", "both"]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
