@@ -71,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"cannot read {args.input}: {error.strerror or error}") from error
     except DecodeError as error:
         raise CommandError(f"{args.input} is not an ONNX model: {error}") from error
+    except (onnx.checker.ValidationError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise CommandError(f"cannot read the external data of {args.input}: {reason}") from error
     if not model.HasField("graph"):
         raise CommandError(f"{args.input} is not an ONNX model: it has no graph")
     parameters: dict[str, Any] = {

@@ -80,3 +80,16 @@ def test_a_failed_write_leaves_what_was_there(
     assert main(["to-paged", str(source), str(target), "--outputs", "both"]) == 2
     assert "cannot write" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_external_data_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(decoder(), source, save_as_external_data=True, location="in.data", size_threshold=0)
+    (tmp_path / "in.data").unlink()
+    assert main(["to-paged", str(source), str(target)]) == 2
+    error = capsys.readouterr().err
+    assert "cannot read" in error
+    assert "in.data" in error
+    assert error.count("\n") == 1
+    assert not target.exists()
+    assert main(["check", str(source)]) == 0  # it reads no weights
