@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Collection
 from typing import Any
 
 
@@ -26,6 +27,7 @@ def collect() -> dict[str, Any]:
     from onnx_ai_rt._library import get_library_path, query
 
     library = query("info")
+    cpu = cpu_info()
     return {
         "versions": {"python": platform.python_version(), **_versions()},
         "library": {
@@ -34,9 +36,17 @@ def collect() -> dict[str, Any]:
             "oldest_onnxruntime": f"1.{library['ort_api_version']}",
         },
         "platform": platform.platform(),
-        "cpu": asdict(cpu_info()),
+        "cpu": {**asdict(cpu), "ignored": _ignored_target(cpu.targets)},
         "operators": library["operators"],
     }
+
+
+def _ignored_target(targets: Collection[str]) -> str:
+    """What ONNX_AI_RT_CPU_TARGET names if it is not supported here, and therefore without effect; else nothing."""
+    import os
+
+    name = os.environ.get("ONNX_AI_RT_CPU_TARGET", "")
+    return "" if name in ("", "best", *targets) else name
 
 
 def _versions() -> dict[str, str]:
@@ -64,6 +74,10 @@ def as_text(info: dict[str, Any]) -> str:
         f"{'features':<14}{' '.join(cpu['features'])}",
         f"{'targets':<14}{' '.join(cpu['targets'])}; chosen: {cpu['chosen']}",
     ]
+    if cpu["ignored"]:
+        lines.append(
+            f"{'':<14}ONNX_AI_RT_CPU_TARGET={cpu['ignored']} is ignored: supported here are {', '.join(cpu['targets'])}"
+        )
     for operator in info["operators"]:
         names = [f"{domain or 'ai.onnx'}::{operator['name']}" for domain in operator["domains"]]
         lines += ["", " and ".join(names)]

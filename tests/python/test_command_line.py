@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,20 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in text
     assert f"chosen: {onnx_ai_rt.cpu_info().chosen}" in text
     assert "ai.onnx::Attention and ai.rt::Attention" in text
+
+
+@pytest.mark.parametrize(("name", "ignored"), [("AVX9", "AVX9"), ("best", ""), ("", "")])
+def test_info_about_the_target_of_the_environment(name: str, ignored: str) -> None:
+    command = [sys.executable, "-m", "onnx_ai_rt", "info"]
+    environment = {**os.environ, "ONNX_AI_RT_CPU_TARGET": name}
+    text, data = (
+        subprocess.run([*command, *more], capture_output=True, text=True, check=True, env=environment).stdout
+        for more in ([], ["--json"])
+    )
+    cpu = json.loads(data)["cpu"]
+    assert cpu["ignored"] == ignored
+    sentence = f"ONNX_AI_RT_CPU_TARGET={name} is ignored: supported here are {', '.join(cpu['targets'])}\n"
+    assert (sentence in text) == bool(ignored)
 
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
