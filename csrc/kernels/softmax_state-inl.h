@@ -16,17 +16,21 @@ HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
 namespace HWY_NAMESPACE {
 
-// exp(x) for x <= 0, within 2 units in the last place; below -87.3 (where float leaves the normal range) 0; NaN stays.
+// exp(x) for x <= 0, within 2 units in the last place where it is 1e-6 or more, and 4 elsewhere; below -87.3 (where
+// float leaves the normal range) 0; NaN stays.
 template <class V, HWY_IF_F32_D(hn::DFromV<V>)>
 HWY_INLINE V ExpOfNonPositive(V x) {
   const hn::DFromV<V> d;
-  const hn::RebindToSigned<decltype(d)> di;
+  const V log2e = hn::Set(d, 1.44269504088896341f);
+#if HWY_TARGET <= HWY_AVX3
+  const V n = hn::Round(hn::Mul(x, log2e));
+#else
   // Adding 1.5 * 2^23 rounds to an integer, which stands in the low mantissa bits.
   const V shifter = hn::Set(d, 12582912.0f);
-  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504088896341f), shifter);
+  const V shifted = hn::MulAdd(x, log2e, shifter);
   const V n = hn::Sub(shifted, shifter);
-  V r = hn::MulAdd(n, hn::Set(d, -0.693145751953125f), x);
-  r = hn::MulAdd(n, hn::Set(d, -1.428606765330187e-6f), r);
+#endif
+  const V r = hn::MulAdd(n, hn::Set(d, -0.69314718056f), x);
   // Minimax polynomial of exp on [-ln2/2, ln2/2].
   V p = hn::Set(d, 1.9875691500e-4f);
   p = hn::MulAdd(p, r, hn::Set(d, 1.3981999507e-3f));
@@ -34,10 +38,16 @@ HWY_INLINE V ExpOfNonPositive(V x) {
   p = hn::MulAdd(p, r, hn::Set(d, 4.1665795894e-2f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
-  p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  const auto is_zero = hn::Lt(x, hn::Set(d, -87.3f));
+#if HWY_TARGET <= HWY_AVX3
+  return V{_mm512_maskz_scalef_ps(hn::Not(is_zero).raw, p.raw, n.raw)};
+#else
+  const hn::RebindToSigned<decltype(d)> di;
   const V scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
-  const V bounded = hn::IfThenElse(hn::IsNaN(x), x, scaled);
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.3f)), bounded);
+  return hn::IfThenZeroElse(is_zero, hn::IfThenElse(hn::IsNaN(x), x, scaled));
+#endif
 }
 
 template <class V, HWY_IF_F64_D(hn::DFromV<V>)>
