@@ -101,7 +101,7 @@ class ItemRun {
       engine_->Pack(end - key, false);
       for (int64_t r = 0; r < row_count_; r += kChunkRows) {
         const int64_t count = std::min<int64_t>(kChunkRows, row_count_ - r);
-        engine_->Dots(r, count, end - key);
+        engine_->Dots(r, count, end - key, RowFetch());
         for (int64_t i = 0; i < count; ++i) WriteScoreRow(r + i, key, end - key, rows_.scores + i * kTileKeys);
       }
     }
@@ -128,34 +128,56 @@ class ItemRun {
     const int64_t width = std::min(end, high) - key;
     const bool all_visible = item_.mask.data == nullptr && item_.visibility.Low(last) <= key &&
                              item_.visibility.High(first) >= key + width && width % kN == 0;
-    if (!all_visible && !FindBias(row, count, key, width)) return;
+    const ChunkBias bias = all_visible ? ChunkBias{true, false} : FindBias(row, count, key, width);
+    if (!bias.sees_keys) return;
     if (!packed_) {
       packed_ = true;
       engine_->Pack(end - key, true);
     }
-    engine_->Dots(row, count, width);
+    engine_->Dots(row, count, width, MaskFetch(row + count, key));
     HWY_ALIGN C alpha[kMaxLanesRows];
     Weigh(row, count, RoundUpToLanes<C>(width), all_visible, alpha);
-    engine_->AddValues(row, count, width, alpha, !all_visible);
+    engine_->AddValues(row, count, width, alpha, bias.hides_keys);
   }
 
-  // The bias of the chunk's rows; null for a row that sees no key here. False where none sees any: masks that are
-  // written out are often causal, and half their tiles need no work.
-  bool FindBias(int64_t row, int64_t count, int64_t key, int64_t width) {
-    bool any = false;
+  struct ChunkBias {
+    bool sees_keys, hides_keys;  // any of its rows
+  };
+
+  // The bias of the chunk's rows; null for a row that sees no key here. Where no row does, a tile needs no work: masks
+  // that are written out are often causal.
+  ChunkBias FindBias(int64_t row, int64_t count, int64_t key, int64_t width) {
+    ChunkBias chunk{false, false};
     for (int64_t i = 0; i < count; ++i) {
       const bool same_as_before = i > 0 && item_.mask.head_stride == 0 && (row + i) % item_.group != 0;
       if (same_as_before) {
         rows_.row_bias[i] = rows_.row_bias[i - 1];
-        bias_kind_[i] = bias_kind_[i - 1];
+        is_tame_[i] = is_tame_[i - 1];
         continue;
       }
-      C* const bias = bias_ + i * kTileKeys;
-      bias_kind_[i] = BiasRow(item_, row + i, key, width, bias);
-      rows_.row_bias[i] = bias_kind_[i] == BiasKind::kNoKey ? nullptr : bias;
-      any |= rows_.row_bias[i] != nullptr;
+      const RowBias<C> bias = BiasRow(item_, row + i, key, width, bias_ + i * kTileKeys);
+      rows_.row_bias[i] = bias.sees_keys ? bias.values : nullptr;
+      is_tame_[i] = bias.is_tame;
+      chunk.sees_keys |= bias.sees_keys;
+      chunk.hides_keys |= bias.hides_keys;
     }
-    return any;
+    return chunk;
+  }
+
+  // The mask of the chunk from `row` on, behind the last one that of the next tile's first chunk: its rows are far from
+  // one another, where no prefetcher of the CPU finds them. None where each head of the group has its own.
+  RowFetch MaskFetch(int64_t row, int64_t key) const {
+    const MaskRows& mask = item_.mask;
+    if (mask.data == nullptr || mask.key_stride == 0 || (mask.head_stride != 0 && item_.group != 1)) return RowFetch();
+    if (row >= row_count_) {
+      row = 0;
+      key += kTileKeys;
+    }
+    if (key >= mask.key_count) return RowFetch();
+    const int64_t bytes = static_cast<int64_t>(BytesOf(mask.dtype));
+    const int64_t rows = std::min<int64_t>(kChunkRows, row_count_ - row);
+    return RowFetch(MaskAt(item_, row, key), (rows + item_.group - 1) / item_.group, kTileKeys * bytes,
+                    mask.token_stride * bytes);
   }
 
   // Dot products of the chunk to softmax weights; alpha gets the factors of the old outputs.
@@ -173,7 +195,7 @@ class ItemRun {
       } else if (all_visible) {
         hn::Store(ScaleRow(s, padded), d, lane_max + i * kN);
       } else if (rows_.row_bias[i] != nullptr) {
-        hn::Store(BiasScores(s, rows_.row_bias[i], padded, bias_kind_[i]), d, lane_max + i * kN);
+        hn::Store(BiasScores(s, rows_.row_bias[i], padded, is_tame_[i]), d, lane_max + i * kN);
       }
     }
     UpdateMaxima(lane_max, static_cast<size_t>(count), plain ? scale_ : C{1}, max_ + row, alpha, base);
@@ -209,16 +231,15 @@ class ItemRun {
   }
 
   // Scales one row and adds its bias in place; returns the largest by lane.
-  VecOf<C> BiasScores(C* HWY_RESTRICT s, const C* HWY_RESTRICT bias, int64_t padded, BiasKind kind) const {
+  VecOf<C> BiasScores(C* HWY_RESTRICT s, const C* HWY_RESTRICT bias, int64_t padded, bool is_tame) const {
     const Lanes<C> d;
     const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
     VecOf<C> most = minus_infinity;
     for (int64_t k = 0; k < padded; k += kN) {
-      const VecOf<C> b = hn::Load(d, bias + k);
+      const VecOf<C> b = hn::LoadU(d, bias + k);
       const VecOf<C> scaled = ScaledScore<C>(hn::Load(d, s + k), scale_, softcap_);
-      const VecOf<C> score = kind == BiasKind::kTame
-                                 ? hn::IfThenElse(hn::Eq(b, minus_infinity), minus_infinity, hn::Add(scaled, b))
-                                 : BiasedScore<C>(scaled, b, item_.mask.sum_in_float);
+      const VecOf<C> score = is_tame ? hn::IfThenElse(hn::Eq(b, minus_infinity), minus_infinity, hn::Add(scaled, b))
+                                     : BiasedScore<C>(scaled, b, item_.mask.sum_in_float);
       hn::Store(score, d, s + k);
       most = hn::Max(most, score);
     }
@@ -234,14 +255,14 @@ class ItemRun {
     const bool probabilities = out.mode == 3;
     const C subtrahend = Subtrahend(max_[row]);
     const C divisor = RowDivisor(row);
-    if (out.mode >= 2) BiasRow(item_, row, key, width, bias_);
+    const C* const row_bias = out.mode >= 2 ? BiasRow(item_, row, key, width, bias_).values : nullptr;
     const int64_t element =
         row % item_.group * out.head_stride + (item_.token_begin + row / item_.group) * out.token_stride + key;
     uint8_t* to = out.data + element * static_cast<int64_t>(BytesOf(item_.query_dtype));
     for (int64_t i = 0; i < width; i += kN) {
       VecOf<C> v = ScaledScore<C>(hn::Load(d, s + i), scale_, out.mode == 0 ? C{0} : softcap_);
       if (out.mode >= 2) {
-        const VecOf<C> bias = hn::Load(d, bias_ + i);
+        const VecOf<C> bias = hn::LoadU(d, row_bias + i);
         v = BiasedScore<C>(v, bias, item_.mask.sum_in_float);
         if (probabilities) {
           v = hn::Div(ExpOfNonPositive(hn::Sub(v, hn::Set(d, subtrahend))), hn::Set(d, divisor));
@@ -263,7 +284,7 @@ class ItemRun {
   C* max_ = nullptr;                               // rows
   C* bias_ = nullptr;                              // chunk x tile
   std::unique_ptr<TileEngine<C>> engine_;
-  BiasKind bias_kind_[kChunkRows];
+  bool is_tame_[kChunkRows];  // their bias
   bool packed_ = false;
 };
 

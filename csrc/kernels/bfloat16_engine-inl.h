@@ -130,7 +130,8 @@ class BFloat16Engine final : public TileEngine<float> {
     if (values) PackValues(width);
   }
 
-  void Dots(int64_t row, int64_t count, int64_t width) override {
+  void Dots(int64_t row, int64_t count, int64_t width, RowFetch fetch) override {
+    fetch.All();
     AccumulatePairs(queries_.get() + row * pairs_, static_cast<size_t>(pairs_), static_cast<size_t>(count), keys_.get(),
                     static_cast<size_t>(kLdt), static_cast<size_t>(RoundUpToLanes<float>(width)),
                     static_cast<size_t>(pairs_), nullptr, nullptr, rows_.scores, static_cast<size_t>(kTileKeys));

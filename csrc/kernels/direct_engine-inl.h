@@ -8,7 +8,6 @@
 
 #include <array>
 
-#include "hwy/cache_control.h"
 #include "kernels/tile_engine-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,20 +26,17 @@ class DirectEngine final : public TileEngine<C> {
 
   void Pack(int64_t, bool) override {}
 
-  void Dots(int64_t row, int64_t count, int64_t width) override {
+  void Dots(int64_t row, int64_t count, int64_t width, RowFetch fetch) override {
+    fetch.All();
     for (const KeySlice& s : tile_) {
       if (s.begin >= width) break;
       const int64_t keys = std::min(s.count, width - s.begin);
       WithType<C>(s.key.dtype, [&](auto element) HWY_ATTR {
         using T = decltype(element);
         const C* const queries = Queries<kPlanes<T>>() + row * ldq_;
-        for (int64_t k = 0; k < keys; k += kStepKeys) {
-          const int64_t step = std::min(kStepKeys, keys - k);
-          FetchRows(s.value.Row(k), step, s.value.stride_bytes);
-          DotRows(queries, static_cast<size_t>(ldq_), static_cast<size_t>(count), Reader<T>(s.key, k),
-                  static_cast<size_t>(step), static_cast<size_t>(item_.head_size), rows_.scores + s.begin + k,
-                  static_cast<size_t>(kTileKeys));
-        }
+        DotRows(queries, static_cast<size_t>(ldq_), static_cast<size_t>(count), Reader<T>(s.key, 0),
+                static_cast<size_t>(keys), static_cast<size_t>(item_.head_size), rows_.scores + s.begin,
+                static_cast<size_t>(kTileKeys), Fetch(s.value.data, keys, item_.v_head_size, s.value));
       });
       this->MultiplyScores(count, s.begin, keys, s.key.scale);
     }
@@ -57,30 +53,18 @@ class DirectEngine final : public TileEngine<C> {
       const int64_t keys = std::min(s.count, width - s.begin);
       this->MultiplyScores(count, s.begin, keys, s.value.scale);
       WithType<C>(s.value.dtype, [&](auto element) HWY_ATTR {
-        for (int64_t k = 0; k < keys; k += kStepKeys) {
-          const int64_t step = std::min(kStepKeys, keys - k);
-          if (s.next_keys != nullptr) {
-            FetchRows(s.next_keys + k * s.key.stride_bytes, step, s.key.stride_bytes);
-          }
-          this->AddRows(Reader<decltype(element)>(s.value, k), row, count, s.begin + k, step,
-                        s.begin + k == 0 ? alpha : kOnes.data(), some_hidden);
-        }
+        this->AddRows(Reader<decltype(element)>(s.value, 0), row, count, s.begin, keys,
+                      s.begin == 0 ? alpha : kOnes.data(), some_hidden,
+                      Fetch(s.next_keys, keys, item_.head_size, s.key));
       });
     }
   }
 
  private:
-  // Memory answers late and rows of K and V are two streams: while the rows of one are at work, as many of the other
-  // are asked for, those of V of this tile and those of K of the next.
-  static constexpr int64_t kStepKeys = 16;
-
-  // Addresses beyond the rows are harmless.
-  static HWY_INLINE void FetchRows(const uint8_t* begin, int64_t count, int64_t stride) {
-    if (stride > 1024) {  // rows that lie apart
-      for (int64_t r = 0; r < count; ++r) hwy::Prefetch(begin + r * stride);
-      return;
-    }
-    for (int64_t byte = 0; byte < count * stride; byte += 64) hwy::Prefetch(begin + byte);
+  // Memory answers late and rows of K and V are two streams: while those of one are at work, as many of the other are
+  // asked for, V of this tile and K of the next. first null: none.
+  static RowFetch Fetch(const uint8_t* first, int64_t count, int64_t width, const RowSource& like) {
+    return RowFetch(first, count, StoredBytes(like.dtype, width), like.stride_bytes);
   }
 
   using TileEngine<C>::item_;

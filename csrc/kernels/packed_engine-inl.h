@@ -43,11 +43,18 @@ class PackedEngine final : public TileEngine<C> {
     }
   }
 
-  void Dots(int64_t row, int64_t count, int64_t width) override {
+  void Dots(int64_t row, int64_t count, int64_t width, RowFetch fetch) override {
     const Reader<C> keys(keys_.get(), kLdt * static_cast<int64_t>(sizeof(C)));
-    AccumulateRows<C>(queries_.get() + row * ldq_, static_cast<size_t>(ldq_), static_cast<size_t>(count), keys,
-                      static_cast<size_t>(RoundUpToLanes<C>(width)), static_cast<size_t>(item_.head_size), nullptr,
-                      nullptr, rows_.scores, static_cast<size_t>(kTileKeys));
+    const auto multiply = [&](auto with) {
+      AccumulateRows<C>(queries_.get() + row * ldq_, static_cast<size_t>(ldq_), static_cast<size_t>(count), keys,
+                        static_cast<size_t>(RoundUpToLanes<C>(width)), static_cast<size_t>(item_.head_size), nullptr,
+                        nullptr, rows_.scores, static_cast<size_t>(kTileKeys), with);
+    };
+    if (fetch.empty()) {
+      multiply(NoFetch());
+    } else {
+      multiply(fetch);
+    }
   }
 
   void AddValues(int64_t row, int64_t count, int64_t width, const C* alpha, bool some_hidden) override {

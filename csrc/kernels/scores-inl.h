@@ -63,13 +63,48 @@ HWY_INLINE void LoadMaskRow(const uint8_t* row, DType dtype, size_t count, C* to
   }
 }
 
-// What a row of a tile has of bias. Tame: -inf, or too small to carry a finite score beyond the range of floats.
-enum class BiasKind { kNoKey, kTame, kWild };
-
-// The bias of query row `row` of the item on keys [key, key + width): -inf where a key does not take part.
-// `bias` has kTileKeys elements, all of which are written.
+// The bias of a query row on the keys of a tile. Tame: too small to carry a finite score beyond the range of floats,
+// or -inf.
 template <typename C>
-HWY_INLINE BiasKind BiasRow(const AttentionItem& item, int64_t row, int64_t key, int64_t width, C* HWY_RESTRICT bias) {
+struct RowBias {
+  const C* values = nullptr;  // kTileKeys of them, at any address
+  bool sees_keys = false;     // not all are -inf
+  bool hides_keys = true;     // some are -inf
+  bool is_tame = true;
+};
+
+template <typename C>
+HWY_INLINE RowBias<C> DescribeBias(const C* values) {
+  const Lanes<C> d;
+  const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
+  const VecOf<C> most = hn::Set(d, C{1e30f});
+  // A NaN takes part, and it is not tame: Eq and Le are false for it, and Ne is too on some targets.
+  auto hidden = hn::Eq(hn::LoadU(d, values), minus_infinity);
+  auto all_hidden = hidden, any_hidden = hidden;
+  auto tame = hn::Or(hidden, hn::Le(hn::Abs(hn::LoadU(d, values)), most));
+  for (size_t i = kLanes<C>; i < kTileKeys; i += kLanes<C>) {
+    const VecOf<C> b = hn::LoadU(d, values + i);
+    hidden = hn::Eq(b, minus_infinity);
+    all_hidden = hn::And(all_hidden, hidden);
+    any_hidden = hn::Or(any_hidden, hidden);
+    tame = hn::And(tame, hn::Or(hidden, hn::Le(hn::Abs(b), most)));
+  }
+  return {values, !hn::AllTrue(d, all_hidden), !hn::AllFalse(d, any_hidden), hn::AllTrue(d, tame)};
+}
+
+// First mask value of query row `row` at `key`.
+inline const uint8_t* MaskAt(const AttentionItem& item, int64_t row, int64_t key) {
+  const MaskRows& mask = item.mask;
+  const int64_t token = item.token_begin + row / item.group;
+  const int64_t element = row % item.group * mask.head_stride + token * mask.token_stride + key * mask.key_stride;
+  return mask.data + element * static_cast<int64_t>(BytesOf(mask.dtype));
+}
+
+// The bias of query row `row` of the item on keys [key, key + width): -inf where a key does not take part. The mask
+// itself where it can be added as it is, else written to `buffer`, which has kTileKeys elements.
+template <typename C>
+HWY_INLINE RowBias<C> BiasRow(const AttentionItem& item, int64_t row, int64_t key, int64_t width,
+                              C* HWY_RESTRICT buffer) {
   const int64_t token = item.token_begin + row / item.group;
   const MaskRows& mask = item.mask;
   int64_t low = item.visibility.Low(token), high = item.visibility.High(token);
@@ -77,39 +112,35 @@ HWY_INLINE BiasKind BiasRow(const AttentionItem& item, int64_t row, int64_t key,
   low = std::clamp<int64_t>(low - key, 0, width);
   high = std::clamp<int64_t>(high - key, 0, width);
   if (low >= high) {
-    FillRow(kMinusInfinity<C>, kTileKeys, bias);
-    return BiasKind::kNoKey;
+    FillRow(kMinusInfinity<C>, kTileKeys, buffer);
+    return {buffer};
   }
+  RowBias<C> bias;
   if (mask.data == nullptr) {
-    FillRow(C{0}, static_cast<size_t>(high), bias);
+    FillRow(C{0}, static_cast<size_t>(high), buffer);
+    bias = {buffer, true, low > 0 || high < kTileKeys};
   } else {
-    const int64_t element = row % item.group * mask.head_stride + token * mask.token_stride + key * mask.key_stride;
-    const uint8_t* from = mask.data + element * static_cast<int64_t>(BytesOf(mask.dtype));
+    const uint8_t* const from = MaskAt(item, row, key);
+    constexpr DType kComputeDType = sizeof(C) == sizeof(double) ? DType::kDouble : DType::kFloat;
+    if (mask.dtype == kComputeDType && mask.key_stride == 1 && low == 0 && high == kTileKeys) {
+      bias = DescribeBias(reinterpret_cast<const C*>(from));
+      bias.is_tame &= !mask.sum_in_float;
+      return bias;
+    }
     if (mask.key_stride == 0) {
       HWY_ALIGN C one[kLanes<C>] = {};
       LoadMaskRow(from, mask.dtype, 1, one);
-      FillRow(one[0], static_cast<size_t>(high), bias);
+      FillRow(one[0], static_cast<size_t>(high), buffer);
     } else {
-      LoadMaskRow(from, mask.dtype, static_cast<size_t>(high), bias);
+      LoadMaskRow(from, mask.dtype, static_cast<size_t>(high), buffer);
     }
   }
-  FillRow(kMinusInfinity<C>, static_cast<size_t>(low), bias);
-  FillRow(kMinusInfinity<C>, static_cast<size_t>(kTileKeys - high), bias + high);
-  if (mask.data == nullptr) return BiasKind::kTame;
-  const Lanes<C> d;
-  const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
-  const VecOf<C> most = hn::Set(d, C{1e30f});
-  // A NaN bias takes part, and it is not tame. Not Ne, which is false for NaN on some targets.
-  auto any = hn::Not(hn::Eq(hn::Load(d, bias), minus_infinity));
-  auto tame = hn::Or(hn::Not(any), hn::Le(hn::Abs(hn::Load(d, bias)), most));
-  for (size_t i = kLanes<C>; i < kTileKeys; i += kLanes<C>) {
-    const VecOf<C> b = hn::Load(d, bias + i);
-    const auto takes_part = hn::Not(hn::Eq(b, minus_infinity));
-    any = hn::Or(any, takes_part);
-    tame = hn::And(tame, hn::Or(hn::Not(takes_part), hn::Le(hn::Abs(b), most)));
-  }
-  if (hn::AllFalse(d, any)) return BiasKind::kNoKey;
-  return hn::AllTrue(d, tame) && !mask.sum_in_float ? BiasKind::kTame : BiasKind::kWild;
+  FillRow(kMinusInfinity<C>, static_cast<size_t>(low), buffer);
+  FillRow(kMinusInfinity<C>, static_cast<size_t>(kTileKeys - high), buffer + high);
+  if (mask.data == nullptr) return bias;
+  bias = DescribeBias<C>(buffer);
+  bias.is_tame &= !mask.sum_in_float;
+  return bias;
 }
 
 // s * scale, then softcap where it is on.

@@ -28,30 +28,6 @@ const char* DTypeName(DType dtype) {
   return "undefined";
 }
 
-int BitsOf(DType dtype) {
-  switch (dtype) {
-    case DType::kUInt2:
-    case DType::kInt2: return 2;
-    case DType::kUInt4:
-    case DType::kInt4: return 4;
-    case DType::kUInt8:
-    case DType::kInt8:
-    case DType::kBool: return 8;
-    case DType::kUInt16:
-    case DType::kInt16:
-    case DType::kHalf:
-    case DType::kBFloat16: return 16;
-    case DType::kFloat:
-    case DType::kInt32:
-    case DType::kUInt32: return 32;
-    case DType::kDouble:
-    case DType::kInt64:
-    case DType::kUInt64: return 64;
-    case DType::kUndefined: break;
-  }
-  return 0;
-}
-
 std::string ShapeText(const Shape& shape) {
   std::string text = "(";
   for (size_t i = 0; i < shape.size(); ++i) {

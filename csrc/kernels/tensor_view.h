@@ -34,7 +34,29 @@ enum class DType : int32_t {
 const char* DTypeName(DType dtype);
 
 // Bits of one element; 0 for kUndefined.
-int BitsOf(DType dtype);
+inline int BitsOf(DType dtype) {
+  switch (dtype) {
+    case DType::kUInt2:
+    case DType::kInt2: return 2;
+    case DType::kUInt4:
+    case DType::kInt4: return 4;
+    case DType::kUInt8:
+    case DType::kInt8:
+    case DType::kBool: return 8;
+    case DType::kUInt16:
+    case DType::kInt16:
+    case DType::kHalf:
+    case DType::kBFloat16: return 16;
+    case DType::kFloat:
+    case DType::kInt32:
+    case DType::kUInt32: return 32;
+    case DType::kDouble:
+    case DType::kInt64:
+    case DType::kUInt64: return 64;
+    case DType::kUndefined: break;
+  }
+  return 0;
+}
 
 // Bytes of one element of a type of at least 8 bits.
 inline size_t BytesOf(DType dtype) { return static_cast<size_t>(BitsOf(dtype)) / 8; }

@@ -84,8 +84,8 @@ class TileEngine {
 
   // The tile has moved; its first `width` keys will be used. values: also their values.
   virtual void Pack(int64_t width, bool values) = 0;
-  // scores = q . k for the chunk [row, row + count) and the tile's first `width` keys.
-  virtual void Dots(int64_t row, int64_t count, int64_t width) = 0;
+  // scores = q . k for the chunk [row, row + count) and the tile's first `width` keys. Does `fetch` on the way.
+  virtual void Dots(int64_t row, int64_t count, int64_t width, RowFetch fetch) = 0;
   // output = output * alpha + weights . values. some_hidden: a key of weight 0 may hold NaN that must not count.
   virtual void AddValues(int64_t row, int64_t count, int64_t width, const C* alpha, bool some_hidden) = 0;
 
@@ -115,9 +115,9 @@ class TileEngine {
   }
 
   // AddValues with values of the tile's keys [begin, begin + depth) as rows.
-  template <typename T>
+  template <typename T, class Fetch = NoFetch>
   HWY_INLINE void AddRows(const Reader<T>& values, int64_t row, int64_t count, int64_t begin, int64_t depth,
-                          const C* alpha, bool some_hidden) {
+                          const C* alpha, bool some_hidden, Fetch fetch = Fetch()) {
     const auto careful = [&](size_t r, size_t rows, size_t column, size_t columns) HWY_ATTR {
       for (size_t i = r; i < r + rows; ++i) {
         AddVisible(values, row, static_cast<int64_t>(i), begin, depth, alpha[i], column, columns);
@@ -126,7 +126,8 @@ class TileEngine {
     const OnReject reject = RejectTo(careful);
     AccumulateRows(rows_.scores + begin, kTileKeys, static_cast<size_t>(count), values,
                    static_cast<size_t>(item_.v_head_size), static_cast<size_t>(depth), alpha,
-                   some_hidden ? &reject : nullptr, rows_.output + row * rows_.ldo, static_cast<size_t>(rows_.ldo));
+                   some_hidden ? &reject : nullptr, rows_.output + row * rows_.ldo, static_cast<size_t>(rows_.ldo),
+                   fetch);
   }
 
   template <class F>

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "kernels/row_fetch.h"
 #include "kernels/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,9 +37,10 @@ struct OnReject {
 
 // One register block of AccumulateRows: MR rows, NV vectors of columns from `first` on, of which `columns` exist.
 // alpha null: starts from 0. Where `check` is set and a result is not finite, nothing is stored and false returned.
-template <size_t MR, size_t NV, bool kTail, typename C, typename T>
+template <size_t MR, size_t NV, bool kTail, typename C, typename T, class Fetch>
 HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, size_t lda, const Reader<T>& b, size_t first, size_t columns,
-                             size_t depth, const C* HWY_RESTRICT alpha, bool check, C* HWY_RESTRICT out, size_t ldo) {
+                             size_t depth, const C* HWY_RESTRICT alpha, bool check, C* HWY_RESTRICT out, size_t ldo,
+                             Fetch& shared_fetch) {
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
   constexpr size_t P = kPlanes<T>;
@@ -56,7 +58,9 @@ HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, size_t lda, const Reader<T
       ToPlanes<C>(acc[r][g]);
     }
   }
+  Fetch fetch = shared_fetch;  // in registers
   for (size_t k = 0; k < depth; ++k) {
+    fetch.Step();
     const uint8_t* const row = b.Row(k);
     VecOf<C> bv[kGroups][P];
     HWY_UNROLL(16)
@@ -77,6 +81,7 @@ HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, size_t lda, const Reader<T
       }
     }
   }
+  shared_fetch = fetch;
   if (check) {
     // x - x is 0 for finite x and NaN otherwise.
     VecOf<C> poison = hn::Zero(d);
@@ -103,16 +108,17 @@ HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, size_t lda, const Reader<T
 }
 
 // All rows against `NV` vectors of columns from `first` on, of which `columns` exist.
-template <size_t NV, bool kTail, typename C, typename T>
+template <size_t NV, bool kTail, typename C, typename T, class Fetch>
 HWY_INLINE void ProductColumns(const C* a, size_t lda, size_t rows, const Reader<T>& b, size_t first, size_t columns,
-                               size_t depth, const C* alpha, const OnReject* reject, C* out, size_t ldo) {
+                               size_t depth, const C* alpha, const OnReject* reject, C* out, size_t ldo, Fetch& fetch) {
   constexpr size_t kRows = std::min(kMaxRows, kAccumulators / NV);
   size_t r = 0;
   const auto block = [&](auto mr) HWY_ATTR {
     constexpr size_t MR = decltype(mr)::value;
     const C* scale = alpha == nullptr ? nullptr : alpha + r;
     const bool check = reject != nullptr;
-    if (!ProductBlock<MR, NV, kTail>(a + r * lda, lda, b, first, columns, depth, scale, check, out + r * ldo, ldo)) {
+    if (!ProductBlock<MR, NV, kTail>(a + r * lda, lda, b, first, columns, depth, scale, check, out + r * ldo, ldo,
+                                     fetch)) {
       reject->call(reject->context, r, MR, first, NV * kLanes<C>);
     }
     r += MR;
@@ -127,18 +133,20 @@ HWY_INLINE void ProductColumns(const C* a, size_t lda, size_t rows, const Reader
   while (r < rows) block(std::integral_constant<size_t, 1>());
 }
 
-// Columns [0, columns) of B; `out` rows have room for whole column groups. reject null: no check.
-template <typename C, typename T>
+// Columns [0, columns) of B; `out` rows have room for whole column groups. reject null: no check. Does `fetch` on the
+// way.
+template <typename C, typename T, class Fetch = NoFetch>
 HWY_NOINLINE void AccumulateRows(const C* a, size_t lda, size_t rows, Reader<T> b, size_t columns, size_t depth,
-                                 const C* alpha, const OnReject* reject, C* out, size_t ldo) {
+                                 const C* alpha, const OnReject* reject, C* out, size_t ldo, Fetch fetch = Fetch()) {
   constexpr size_t N = kLanes<C>;
   constexpr size_t P = kPlanes<T>;
   constexpr size_t kMost = std::max(P, kMaxVectors);
+  fetch.SpreadOver(std::max<size_t>(1, columns / (kMost * N) * ((rows + kMaxRows - 1) / kMaxRows) * depth));
   size_t c = 0;
   const auto run = [&](auto nv, auto is_tail) HWY_ATTR {
     constexpr size_t NV = decltype(nv)::value;
     constexpr bool kTail = decltype(is_tail)::value;
-    ProductColumns<NV, kTail>(a, lda, rows, b, c, columns - c, depth, alpha, reject, out + c, ldo);
+    ProductColumns<NV, kTail>(a, lda, rows, b, c, columns - c, depth, alpha, reject, out + c, ldo, fetch);
     c += NV * N;
   };
   while (c + kMost * N <= columns) run(std::integral_constant<size_t, kMost>(), std::false_type());
@@ -158,17 +166,36 @@ struct AddVectors {
   }
 };
 
-// Lane j of Fold<log2(N), 0> is the fold of all lanes of v[j], for N vectors of N lanes: N - 1 pairwise interleavings.
+// One level of Fold: from vectors that hold 2^(kLevel - 1) folds each, neighbouring lanes within blocks of 128 bits and
+// then neighbouring blocks are folded. Shuffles within blocks are the cheap ones.
+template <size_t kLevel, typename C, class Op>
+HWY_INLINE VecOf<C> FoldPair(VecOf<C> a, VecOf<C> b, Op op) {
+  const Lanes<C> d;
+  constexpr size_t kFolds = size_t{1} << kLevel;
+  if constexpr (kLevel == 1) {
+    return op(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  } else if constexpr (kFolds * sizeof(C) <= 16) {
+    const hn::RepartitionToWide<Lanes<C>> dw;
+    const auto wide_a = hn::BitCast(dw, a), wide_b = hn::BitCast(dw, b);
+    return op(hn::BitCast(d, hn::InterleaveLower(dw, wide_a, wide_b)),
+              hn::BitCast(d, hn::InterleaveUpper(dw, wide_a, wide_b)));
+  } else if constexpr (kFolds == kLanes<C>) {
+    return op(hn::ConcatUpperLower(d, b, a), hn::ConcatLowerUpper(d, b, a));
+  } else {
+    return op(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
+  }
+}
+
+// Lane j of Fold<log2(N), 0> is the fold of all lanes of v[j], for N vectors of N lanes, in N - 1 steps.
 // A template recursion rather than loops, so that the vectors stay in registers.
 template <size_t kLevel, size_t kIndex, typename C, class Op>
 HWY_INLINE VecOf<C> Fold(const VecOf<C>* HWY_RESTRICT v, Op op) {
   if constexpr (kLevel == 0) {
     return v[kIndex];
   } else {
-    const Lanes<C> d;
     const VecOf<C> a = Fold<kLevel - 1, kIndex, C>(v, op);
-    const VecOf<C> b = Fold<kLevel - 1, kIndex + (kLanes<C> >> kLevel), C>(v, op);
-    return op(hn::InterleaveWholeLower(d, a, b), hn::InterleaveWholeUpper(d, a, b));
+    const VecOf<C> b = Fold<kLevel - 1, kIndex + (size_t{1} << (kLevel - 1)), C>(v, op);
+    return FoldPair<kLevel, C>(a, b, op);
   }
 }
 
@@ -177,14 +204,15 @@ inline constexpr size_t kFoldLevels = hwy::CeilLog2(kLanes<C>);
 
 // R query rows against `count` stored rows: R x N/R accumulators, so that a K row is promoted once for R rows.
 // q rows are padded to whole column groups with 0 and, for codes of less than 8 bits, in planes.
-template <size_t R, typename C, typename T>
+template <size_t R, typename C, typename T, class Fetch>
 HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T>& keys, size_t count, size_t head_size,
-                             C* HWY_RESTRICT s, size_t lds) {
+                             C* HWY_RESTRICT s, size_t lds, Fetch fetch) {
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
   constexpr size_t P = kPlanes<T>;
   constexpr size_t KB = N / R;
   const size_t whole = head_size / (P * N) * (P * N);
+  fetch.SpreadOver(std::max<size_t>(1, (count + KB - 1) / KB * (whole / (P * N))));
   for (size_t j = 0; j < count; j += KB) {
     const size_t valid = std::min(KB, count - j);
     const uint8_t* rows[KB];
@@ -212,6 +240,7 @@ HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T
       add(whole, kv);
     }
     for (size_t c = 0; c < whole; c += P * N) {
+      fetch.Step();
       VecOf<C> kv[KB][P];
       HWY_UNROLL(16)
       for (size_t i = 0; i < KB; ++i) keys.template Load<C>(rows[i], c, kv[i]);
@@ -235,15 +264,20 @@ HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T
   }
 }
 
+// Does `fetch` while the first rows go through the keys.
 template <typename C, typename T>
 HWY_NOINLINE void DotRows(const C* q, size_t ldq, size_t rows, Reader<T> keys, size_t count, size_t head_size, C* s,
-                          size_t lds) {
+                          size_t lds, RowFetch fetch) {
   size_t r = 0;
   const auto block = [&](auto mr) HWY_ATTR {
     constexpr size_t R = decltype(mr)::value;
     if constexpr (R <= kLanes<C>) {
       for (; r + R <= rows; r += R) {
-        DotRowsBlock<R>(q + r * ldq, ldq, keys, count, head_size, s + r * lds, lds);
+        if (r == 0) {
+          DotRowsBlock<R>(q, ldq, keys, count, head_size, s, lds, fetch);
+        } else {
+          DotRowsBlock<R>(q + r * ldq, ldq, keys, count, head_size, s + r * lds, lds, NoFetch());
+        }
       }
     }
   };
