@@ -64,8 +64,8 @@ class ItemRun {
     const int64_t low = item_.visibility.Low(item_.token_begin);
     int64_t high = item_.visibility.High(last);
     if (item_.mask.data != nullptr && item_.mask.key_stride != 0) high = std::min(high, item_.mask.key_count);
-    for (int64_t key = item_.key_begin; key < item_.key_end; key += kTileKeys) {
-      const int64_t end = std::min(key + kTileKeys, item_.key_end);
+    for (int64_t key = item_.key_begin; key < item_.key_end; key += tile_.keys()) {
+      const int64_t end = std::min(key + tile_.keys(), item_.key_end);
       tile_.MoveTo(key, end);
       tile_.Copy();
       if (key < high && end > low) StreamTile(key, std::min(end, high));
@@ -95,8 +95,8 @@ class ItemRun {
 
   // qk_matmul_output, all keys: a second pass over the tiles, after Stream().
   void WriteScores() {
-    for (int64_t key = 0; key < item_.scores.kv_len; key += kTileKeys) {
-      const int64_t end = std::min(key + kTileKeys, item_.scores.kv_len);
+    for (int64_t key = 0; key < item_.scores.kv_len; key += tile_.keys()) {
+      const int64_t end = std::min(key + tile_.keys(), item_.scores.kv_len);
       tile_.MoveTo(key, end);
       engine_->Pack(end - key, false);
       for (int64_t r = 0; r < row_count_; r += kChunkRows) {
@@ -171,12 +171,12 @@ class ItemRun {
     if (mask.data == nullptr || mask.key_stride == 0 || (mask.head_stride != 0 && item_.group != 1)) return RowFetch();
     if (row >= row_count_) {
       row = 0;
-      key += kTileKeys;
+      key += tile_.keys();
     }
     if (key >= mask.key_count) return RowFetch();
     const int64_t bytes = static_cast<int64_t>(BytesOf(mask.dtype));
     const int64_t rows = std::min<int64_t>(kChunkRows, row_count_ - row);
-    return RowFetch(MaskAt(item_, row, key), (rows + item_.group - 1) / item_.group, kTileKeys * bytes,
+    return RowFetch(MaskAt(item_, row, key), (rows + item_.group - 1) / item_.group, tile_.keys() * bytes,
                     mask.token_stride * bytes);
   }
 

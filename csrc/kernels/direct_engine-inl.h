@@ -35,10 +35,10 @@ class DirectEngine final : public TileEngine<C> {
         using T = decltype(element);
         const C* const queries = Queries<kPlanes<T>>() + row * ldq_;
         DotRows(queries, static_cast<size_t>(ldq_), static_cast<size_t>(count), Reader<T>(s.key, 0),
-                static_cast<size_t>(keys), static_cast<size_t>(item_.head_size), rows_.scores + s.begin,
-                static_cast<size_t>(kTileKeys), Fetch(s.value.data, keys, item_.v_head_size, s.value));
+                static_cast<size_t>(keys), static_cast<size_t>(item_.head_size), static_cast<C>(s.key.scale),
+                rows_.scores + s.begin, static_cast<size_t>(kTileKeys),
+                Fetch(s.value.data, keys, item_.v_head_size, s.value));
       });
-      this->MultiplyScores(count, s.begin, keys, s.key.scale);
     }
   }
 

@@ -6,12 +6,25 @@
 namespace onnx_ai_rt {
 namespace {
 
+// Rows that are read from memory once are fetched a tile ahead, and a fetched row must not push out one that waits: two
+// tiles, with keys and values, are what the first-level cache holds.
+constexpr int64_t kTileBytes = 32 << 10;
+constexpr int64_t kLeastTileKeys = 16;
+
 RowSource RowsFrom(RowSource rows, int64_t first) {
   if (rows.payload == nullptr) rows.data = rows.Row(first);
   return rows;
 }
 
 }  // namespace
+
+KeyTile::KeyTile(const AttentionItem& item) : item_(item), keys_(kTileKeys) {
+  if (item.rows() > kDirectRows || item.run_count == 0) return;
+  const KeyRun& first = item.runs[0];
+  const int64_t row_bytes =
+      StoredBytes(first.key.dtype, item.head_size) + StoredBytes(first.value.dtype, item.v_head_size);
+  while (keys_ > kLeastTileKeys && keys_ * row_bytes > kTileBytes) keys_ /= 2;
+}
 
 void KeyTile::MoveTo(int64_t key, int64_t end) {
   slices_.clear();
@@ -24,7 +37,7 @@ void KeyTile::MoveTo(int64_t key, int64_t end) {
     if (count <= 0) continue;
     const int64_t first = begin - run.begin;
     slices_.push_back({&run, begin - key, count, first, RowsFrom(run.key, first), RowsFrom(run.value, first),
-                       KeyAt(i, begin + kTileKeys)});
+                       KeyAt(i, begin + keys_)});
   }
 }
 

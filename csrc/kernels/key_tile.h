@@ -21,9 +21,12 @@ struct KeySlice {
 
 class KeyTile {
  public:
-  explicit KeyTile(const AttentionItem& item) : item_(item) {}
+  explicit KeyTile(const AttentionItem& item);
 
-  // Finds the slices of keys [key, end), end <= key + kTileKeys. Moves forward cost little.
+  // How many keys a tile has: kTileKeys, or a half or a quarter of them where few query rows meet long rows of keys.
+  int64_t keys() const { return keys_; }
+
+  // Finds the slices of keys [key, end), end <= key + keys(). Moves forward cost little.
   void MoveTo(int64_t key, int64_t end);
   // Writes the copies that the runs ask for.
   void Copy() const;
@@ -41,6 +44,7 @@ class KeyTile {
   const uint8_t* KeyAt(size_t run, int64_t key) const;
 
   const AttentionItem& item_;
+  int64_t keys_;
   size_t run_ = 0;
   std::vector<KeySlice> slices_;
   Buffer decoded_keys_, decoded_values_;

@@ -29,7 +29,10 @@ class PagedTask final : public AttentionTask {
     const KeyPage* const last = in_.pages + in_.page_count;
     const KeyPage* page = std::upper_bound(in_.pages, last, begin,
                                            [](int64_t key, const KeyPage& p) { return key < p.start + p.length; });
-    for (; page != last && page->start < end; ++page) {
+    const KeyPage* const behind =
+        std::lower_bound(page, last, end, [](const KeyPage& p, int64_t key) { return p.start < key; });
+    runs.reserve(static_cast<size_t>(behind - page) + 1);
+    for (; page != behind; ++page) {
       KeyRun run;
       run.begin = page->start;
       run.end = page->start + page->length;

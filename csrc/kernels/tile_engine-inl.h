@@ -55,6 +55,9 @@ struct RowBuffers {
   const C* row_bias[kChunkRows] = {};  // of the chunk; null: the row sees no key of the tile. Set where some are hidden
 };
 
+// Known to the compiler, which saves registers.
+using kScoreStride = std::integral_constant<size_t, static_cast<size_t>(kTileKeys)>;
+
 // First element of query row `row`.
 inline const uint8_t* QueryRow(const AttentionItem& item, int64_t row) {
   const int64_t token = item.token_begin + row / item.group;
@@ -93,9 +96,17 @@ class TileEngine {
   // scores [0, count) x [begin, begin + keys) times `scale`.
   void MultiplyScores(int64_t count, int64_t begin, int64_t keys, float scale) {
     if (scale == 1.0f) return;
+    const Lanes<C> d;
+    const VecOf<C> by = hn::Set(d, static_cast<C>(scale));
+    constexpr int64_t N = static_cast<int64_t>(kLanes<C>);
     for (int64_t i = 0; i < count; ++i) {
       C* const s = rows_.scores + i * kTileKeys + begin;
-      for (int64_t k = 0; k < keys; ++k) s[k] *= static_cast<C>(scale);
+      int64_t k = 0;
+      for (; k + N <= keys; k += N) hn::StoreU(hn::Mul(hn::LoadU(d, s + k), by), d, s + k);
+      if (k < keys) {
+        const size_t rest = static_cast<size_t>(keys - k);
+        hn::StoreN(hn::Mul(hn::LoadN(d, s + k, rest), by), d, s + k, rest);
+      }
     }
   }
 
@@ -117,14 +128,14 @@ class TileEngine {
   // AddValues with values of the tile's keys [begin, begin + depth) as rows.
   template <typename T, class Fetch = NoFetch>
   HWY_INLINE void AddRows(const Reader<T>& values, int64_t row, int64_t count, int64_t begin, int64_t depth,
-                          const C* alpha, bool some_hidden, Fetch fetch = Fetch()) {
+                          const C* alpha, bool some_hidden, const Fetch& fetch = Fetch()) {
     const auto careful = [&](size_t r, size_t rows, size_t column, size_t columns) HWY_ATTR {
       for (size_t i = r; i < r + rows; ++i) {
         AddVisible(values, row, static_cast<int64_t>(i), begin, depth, alpha[i], column, columns);
       }
     };
     const OnReject reject = RejectTo(careful);
-    AccumulateRows(rows_.scores + begin, kTileKeys, static_cast<size_t>(count), values,
+    AccumulateRows(rows_.scores + begin, kScoreStride(), static_cast<size_t>(count), values,
                    static_cast<size_t>(item_.v_head_size), static_cast<size_t>(depth), alpha,
                    some_hidden ? &reject : nullptr, rows_.output + row * rows_.ldo, static_cast<size_t>(rows_.ldo),
                    fetch);

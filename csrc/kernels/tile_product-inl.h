@@ -1,7 +1,7 @@
 // The products of one tile: rows of A times a tile of K or V rows. Compiled once per target.
 //
 // AccumulateRows   out[r][c] = out[r][c] * alpha[r] + sum_k a[r][k] * b[k][c]: scores from a transposed tile, and P.V
-// DotRows          s[r][j] = q[r] . k[j] on rows as they are stored: for few query rows
+// DotRows          s[r][j] = q[r] . k[j] * scale on rows as they are stored: for few query rows
 // TransposeRows    rows of K to columns, so that AccumulateRows can make scores of them
 #if defined(ONNX_AI_RT_TILE_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNX_AI_RT_TILE_PRODUCT_INL_H_
@@ -37,8 +37,8 @@ struct OnReject {
 
 // One register block of AccumulateRows: MR rows, NV vectors of columns from `first` on, of which `columns` exist.
 // alpha null: starts from 0. Where `check` is set and a result is not finite, nothing is stored and false returned.
-template <size_t MR, size_t NV, bool kTail, typename C, typename T, class Fetch>
-HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, size_t lda, const Reader<T>& b, size_t first, size_t columns,
+template <size_t MR, size_t NV, bool kTail, typename C, class Stride, typename T, class Fetch>
+HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, Stride lda, const Reader<T>& b, size_t first, size_t columns,
                              size_t depth, const C* HWY_RESTRICT alpha, bool check, C* HWY_RESTRICT out, size_t ldo,
                              Fetch& shared_fetch) {
   const Lanes<C> d;
@@ -108,8 +108,8 @@ HWY_INLINE bool ProductBlock(const C* HWY_RESTRICT a, size_t lda, const Reader<T
 }
 
 // All rows against `NV` vectors of columns from `first` on, of which `columns` exist.
-template <size_t NV, bool kTail, typename C, typename T, class Fetch>
-HWY_INLINE void ProductColumns(const C* a, size_t lda, size_t rows, const Reader<T>& b, size_t first, size_t columns,
+template <size_t NV, bool kTail, typename C, class Stride, typename T, class Fetch>
+HWY_INLINE void ProductColumns(const C* a, Stride lda, size_t rows, const Reader<T>& b, size_t first, size_t columns,
                                size_t depth, const C* alpha, const OnReject* reject, C* out, size_t ldo, Fetch& fetch) {
   constexpr size_t kRows = std::min(kMaxRows, kAccumulators / NV);
   size_t r = 0;
@@ -135,9 +135,11 @@ HWY_INLINE void ProductColumns(const C* a, size_t lda, size_t rows, const Reader
 
 // Columns [0, columns) of B; `out` rows have room for whole column groups. reject null: no check. Does `fetch` on the
 // way.
-template <typename C, typename T, class Fetch = NoFetch>
-HWY_NOINLINE void AccumulateRows(const C* a, size_t lda, size_t rows, Reader<T> b, size_t columns, size_t depth,
-                                 const C* alpha, const OnReject* reject, C* out, size_t ldo, Fetch fetch = Fetch()) {
+template <typename C, class Stride, typename T, class Fetch = NoFetch>
+HWY_NOINLINE void AccumulateRows(const C* a, Stride lda, size_t rows, Reader<T> b, size_t columns, size_t depth,
+                                 const C* alpha, const OnReject* reject, C* out, size_t ldo,
+                                 const Fetch& fetch_ahead = Fetch()) {
+  Fetch fetch = fetch_ahead;
   constexpr size_t N = kLanes<C>;
   constexpr size_t P = kPlanes<T>;
   constexpr size_t kMost = std::max(P, kMaxVectors);
@@ -206,7 +208,8 @@ inline constexpr size_t kFoldLevels = hwy::CeilLog2(kLanes<C>);
 // q rows are padded to whole column groups with 0 and, for codes of less than 8 bits, in planes.
 template <size_t R, typename C, typename T, class Fetch>
 HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T>& keys, size_t count, size_t head_size,
-                             C* HWY_RESTRICT s, size_t lds, Fetch fetch) {
+                             C scale, C* HWY_RESTRICT s, size_t lds, const Fetch& fetch_ahead) {
+  Fetch fetch = fetch_ahead;
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
   constexpr size_t P = kPlanes<T>;
@@ -246,7 +249,7 @@ HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T
       for (size_t i = 0; i < KB; ++i) keys.template Load<C>(rows[i], c, kv[i]);
       add(c, kv);
     }
-    const VecOf<C> sums = Fold<kFoldLevels<C>, 0, C>(acc, AddVectors());
+    const VecOf<C> sums = hn::Mul(Fold<kFoldLevels<C>, 0, C>(acc, AddVectors()), hn::Set(d, scale));
     if (R == 1 && valid == KB) {
       hn::StoreU(sums, d, s + j);
       continue;
@@ -266,17 +269,17 @@ HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T
 
 // Does `fetch` while the first rows go through the keys.
 template <typename C, typename T>
-HWY_NOINLINE void DotRows(const C* q, size_t ldq, size_t rows, Reader<T> keys, size_t count, size_t head_size, C* s,
-                          size_t lds, RowFetch fetch) {
+HWY_NOINLINE void DotRows(const C* q, size_t ldq, size_t rows, Reader<T> keys, size_t count, size_t head_size, C scale,
+                          C* s, size_t lds, const RowFetch& fetch) {
   size_t r = 0;
   const auto block = [&](auto mr) HWY_ATTR {
     constexpr size_t R = decltype(mr)::value;
     if constexpr (R <= kLanes<C>) {
       for (; r + R <= rows; r += R) {
         if (r == 0) {
-          DotRowsBlock<R>(q, ldq, keys, count, head_size, s, lds, fetch);
+          DotRowsBlock<R>(q, ldq, keys, count, head_size, scale, s, lds, fetch);
         } else {
-          DotRowsBlock<R>(q + r * ldq, ldq, keys, count, head_size, s + r * lds, lds, NoFetch());
+          DotRowsBlock<R>(q + r * ldq, ldq, keys, count, head_size, scale, s + r * lds, lds, NoFetch());
         }
       }
     }
