@@ -216,6 +216,30 @@ HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T
   constexpr size_t KB = N / R;
   const size_t whole = head_size / (P * N) * (P * N);
   fetch.SpreadOver(std::max<size_t>(1, (count + KB - 1) / KB * (whole / (P * N))));
+  // With more than a few rows, sums are folded behind the products of the next keys: these need not wait.
+  constexpr bool kFoldLater = k32Registers && R >= 4 && P == 1;
+  HWY_ALIGN C sums[N * N];
+  const auto finish = [&](size_t j) HWY_ATTR {
+    const size_t valid = std::min(KB, count - j);
+    VecOf<C> v[N];
+    HWY_UNROLL(16)
+    for (size_t i = 0; i < N; ++i) v[i] = hn::Load(d, sums + i * N);
+    const VecOf<C> dots = hn::Mul(Fold<kFoldLevels<C>, 0, C>(v, AddVectors()), hn::Set(d, scale));
+    if (R == 1 && valid == KB) {
+      hn::StoreU(dots, d, s + j);
+      return;
+    }
+    HWY_ALIGN C lanes[N];
+    hn::Store(dots, d, lanes);
+    HWY_UNROLL(16)
+    for (size_t r = 0; r < R; ++r) {
+      if (valid == KB) {
+        std::memcpy(s + r * lds + j, lanes + r * KB, KB * sizeof(C));
+      } else {
+        std::copy_n(lanes + r * KB, valid, s + r * lds + j);
+      }
+    }
+  };
   for (size_t j = 0; j < count; j += KB) {
     const size_t valid = std::min(KB, count - j);
     const uint8_t* rows[KB];
@@ -249,22 +273,14 @@ HWY_INLINE void DotRowsBlock(const C* HWY_RESTRICT q, size_t ldq, const Reader<T
       for (size_t i = 0; i < KB; ++i) keys.template Load<C>(rows[i], c, kv[i]);
       add(c, kv);
     }
-    const VecOf<C> sums = hn::Mul(Fold<kFoldLevels<C>, 0, C>(acc, AddVectors()), hn::Set(d, scale));
-    if (R == 1 && valid == KB) {
-      hn::StoreU(sums, d, s + j);
-      continue;
+    if constexpr (kFoldLater) {
+      if (j != 0) finish(j - KB);
     }
-    HWY_ALIGN C lanes[N];
-    hn::Store(sums, d, lanes);
     HWY_UNROLL(16)
-    for (size_t r = 0; r < R; ++r) {
-      if (valid == KB) {
-        std::memcpy(s + r * lds + j, lanes + r * KB, KB * sizeof(C));
-      } else {
-        std::copy_n(lanes + r * KB, valid, s + r * lds + j);
-      }
-    }
+    for (size_t i = 0; i < N; ++i) hn::Store(acc[i], d, sums + i * N);
+    if constexpr (!kFoldLater) finish(j);
   }
+  if constexpr (kFoldLater) finish((count - 1) / KB * KB);
 }
 
 // Does `fetch` while the first rows go through the keys.
