@@ -67,25 +67,33 @@ void FetchHeaders(const BlockView& block, ByteSpan bytes) {
   }
 }
 
+bool IsBlock(const WireField& field) { return field.number == kBlocksField && field.type == WireType::kBytes; }
+
 PagedCacheView Parse(ByteSpan bytes, const std::string& op_name, const std::string& input_name, bool is_run) {
   PagedCacheView view;
   view.bytes = bytes;
   CachePlace place{op_name, input_name};
   BlockFields fields;
+  WireField field;
+  int64_t blocks = 0;
   try {
     WireReader reader(bytes);
-    WireField field;
     while (reader.Next(&field)) {
-      if (field.number != kBlocksField || field.type != WireType::kBytes) continue;
-      ++place.block;
-      if (AddRepeatedBlock(field, &view)) continue;
-      fields.Restart();
-      ReadBlock(field.bytes, reader.depth(), &fields);
-      if (is_run && place.block == 0 && fields.start > 0) view.tokens = fields.start;
-      AddBlock(fields, field, &place, &view);
-      FetchHeaders(view.blocks.back(), bytes);
+      if (IsBlock(field)) {
+        place.block = blocks++;
+        if (!AddRepeatedBlock(field, &view)) {
+          fields.Restart();
+          ReadBlock(field.bytes, reader.depth(), &fields);
+          if (is_run && place.block == 0 && fields.start > 0) view.tokens = fields.start;
+          AddBlock(fields, field, &place, &view);
+          FetchHeaders(view.blocks.back(), bytes);
+        }
+        place.block = -1;
+      }
+      field.number = 0;  // an error before the next tag is read is no block's
     }
   } catch (const WireError& error) {
+    if (place.block < 0 && IsBlock(field)) place.block = blocks;  // a block that ends before its length says
     place.side = nullptr;
     place.Fail("expected a serialized PagedCacheProto, got ", error.reason, " at byte ", error.at - bytes.data, " of ",
                bytes.size);

@@ -36,12 +36,12 @@ py::dict PayloadDict(const PayloadView& payload, const uint8_t* base) {
   return dict;
 }
 
-py::list ParseToList(const py::object& cache, const std::string& op_name, const std::string& input_name) {
+py::list ParseToList(const py::object& cache, const std::string& op_name, const std::string& input_name, bool is_run) {
   const PyBytes bytes(cache, op_name + ": input " + input_name);
   PagedCacheView view;
   {
     const py::gil_scoped_release release;
-    view = ParsePagedCache(bytes.span(), op_name, input_name);
+    view = (is_run ? ParsePageRun : ParsePagedCache)(bytes.span(), op_name, input_name);
   }
   py::list blocks;
   for (const BlockView& block : view.blocks) {
@@ -86,13 +86,14 @@ py::array QuantizePagedCache(const py::object& cache, const py::array_t<int64_t,
 
 void BindCache(py::module_& m) {
   m.def("parse_paged_cache", &ParseToList, py::arg("cache"), py::arg("op_name") = "paged cache",
-        py::arg("input_name") = "cache",
+        py::arg("input_name") = "cache", py::arg("is_run") = false,
         R"(Headers of all pages of a serialized cache, validated; payloads stay unread.
 
 Args:
     cache: bytes, or any contiguous buffer of them; 0 bytes are the empty cache.
     op_name: the start of error messages.
     input_name: the name of the input in them.
+    is_run: the bytes are some pages out of a cache, and begin at whatever token the first says.
 
 Returns:
     a list of dicts: start, length, begin and end (bytes of the page in the cache, tag included), key and value

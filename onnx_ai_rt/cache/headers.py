@@ -68,18 +68,19 @@ class PageHeader:
         return self.end - self.begin
 
 
-def read_headers(data: Bytes, place: str = "PagedCache") -> list[PageHeader]:
+def read_headers(data: Bytes, place: str = "PagedCache", *, is_run: bool = False) -> list[PageHeader]:
     """Validates a serialized cache, without looking at the values of its raw payloads.
 
     Args:
         data: contiguous bytes of any size.
         place: the start of error messages.
+        is_run: the bytes are some pages out of a cache, and begin at whatever token the first says.
 
     Raises:
         CacheError: a ValueError that says in one sentence what is wrong, and where: the operators' own check.
     """
     try:
-        pages = parse_paged_cache(data, place, "cache")
+        pages = parse_paged_cache(data, place, "cache", is_run)
     except ValueError as error:
         raise CacheError(str(error)) from None
     return [

@@ -11,7 +11,7 @@ import numpy as np
 from onnx_ai_rt._core import merge_pages
 from onnx_ai_rt.cache.headers import PageHeader, read_headers
 from onnx_ai_rt.decode.policy import ReformatPolicy, reformat_page
-from onnx_ai_rt.decode.spans import Span, find_spans, from_zero, parse_one
+from onnx_ai_rt.decode.spans import Span, find_spans, parse_one
 from onnx_ai_rt.decode.storage import Bytes, Storage
 from onnx_ai_rt.reference.paged_cache import CacheError
 
@@ -110,13 +110,12 @@ class LayerBuffer:
         """
         if data.dtype != np.uint8 or data.ndim != 1:
             raise CacheError(f"{place}: expected bytes, got {data.dtype} of shape {list(data.shape)}")
-        new = data.tobytes()
-        spans = find_spans(new, place)
+        spans = find_spans(data.tobytes(), place)
         if not spans:
             return NewPages(data, spans, None)
         if spans[0].start != self.tokens:
             raise CacheError(f"{place}: expected pages from token {self.tokens} on, got token {spans[0].start}")
-        shape = Shape.of(read_headers(np.frombuffer(from_zero(new, spans), np.uint8), place)[0])
+        shape = Shape.of(read_headers(np.ascontiguousarray(data), place, is_run=True)[0])
         if self._spans and self._shape is not None:
             for name, expected, got in zip(Shape._fields, self._shape, shape, strict=True):
                 if got != expected:

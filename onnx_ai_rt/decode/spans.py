@@ -39,12 +39,15 @@ def find_spans(data: bytes, place: str) -> list[Span]:
             span = _plain_span(data, at) or _any_span(data, at, place)
             if span.length < 1 or (spans and span.start != spans[-1].start + spans[-1].length):
                 raise CacheError(
-                    f"{place}: expected consecutive pages, got one of {span.length} tokens at token {span.start}"
+                    f"{place}, block {len(spans)}: expected consecutive pages, "
+                    f"got one of {span.length} tokens at token {span.start}"
                 )
             spans.append(span)
             at = span.end
     except wire.WireError as error:
-        raise CacheError(f"{place}: expected serialized pages, got other bytes ({error})") from error
+        raise CacheError(
+            f"{place}, block {len(spans)}: expected serialized pages, got other bytes ({error})"
+        ) from error
     return spans
 
 
@@ -83,29 +86,6 @@ def _any_span(data: bytes, at: int, place: str) -> Span:
         if inner.wire_type == wire.VARINT and inner.number in numbers:
             numbers[inner.number] = wire.read_varint(data, inner.payload, inner.end)[0]
     return Span(field.begin, field.end, numbers[_START], numbers[_LENGTH])
-
-
-def from_zero(data: bytes, spans: list[Span]) -> bytes:
-    """The same pages from token 0 on, which makes them a cache of their own."""
-    first = spans[0].start
-    if first == 0:
-        return data
-    parts = []
-    for span in spans:
-        field = next(wire.read_fields(data, span.begin))
-        start = b"\x08" + _varint(span.start - first)  # of a field that is there twice, the last one counts
-        size = field.end - field.payload + len(start)
-        parts += [b"\x0a", _varint(size), data[field.payload : field.end], start]
-    return b"".join(parts)
-
-
-def _varint(value: int) -> bytes:
-    digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
 
 
 def parse_one(page: bytes, place: str) -> PagedCacheProto:

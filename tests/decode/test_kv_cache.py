@@ -340,7 +340,7 @@ def test_wrong_appends() -> None:
         ([good, appended(2, *tokens(1))], "appended_1: expected pages from token 3 on, got token 2"),
         ([good, appended(3, *tokens(2))], r"expected as many new tokens in every layer, got \[1, 2\]"),
         ([good, good[:0]], r"expected as many new tokens in every layer, got \[0, 1\]"),
-        ([good, good[:-1]], "appended_1: expected serialized pages, got other bytes"),
+        ([good, good[:-1]], "appended_1, block 0: expected serialized pages, got other bytes"),
         ([good, np.frombuffer(b"\x12\x01x", np.uint8)], "appended_1: expected pages alone, got field 2"),
         ([good, np.concatenate([good, good])], "expected consecutive pages, got one of 1 tokens at token 3"),
     ):

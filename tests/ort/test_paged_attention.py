@@ -240,7 +240,7 @@ def test_errors_of_shapes():
         ("a multiple of the 2 key/value heads, got 3", {"Q": np.zeros((2, 3, 2, 16), f32)}),
         ("input past: expected a tensor of rank 1, got shape (1,3)", {"past": np.zeros((1, 3), np.uint8)}),
         ("input past, block 0, key: expected", {"past": np.frombuffer(b"\x0a\x00", np.uint8)}),
-        ("input past: expected a serialized PagedCacheProto", {"past": np.frombuffer(b"\x0a\x01", np.uint8)}),
+        ("input past, block 0: expected a serialized PagedCacheProto", {"past": np.frombuffer(b"\x0a\x01", np.uint8)}),
         ("input past, block 0, value: expected batch, heads and width of V", {"V": np.zeros((2, 2, 2, 9), f32)}),
     ):
         assert words in failure(call, **changes)
@@ -300,7 +300,7 @@ def test_paged_cache_length():
         assert got.shape == ()
         assert got == sum(lengths)
     with pytest.raises(
-        Exception, match=r"ai\.rt::PagedCacheLength: input cache: expected a serialized PagedCacheProto"
+        Exception, match=r"ai\.rt::PagedCacheLength: input cache, block 0: expected a serialized PagedCacheProto"
     ):
         run(session, {"cache": np.frombuffer(b"\x0a\x05", np.uint8)})
     with pytest.raises(Exception, match=r"ai\.rt::PagedCacheLength: input cache: expected a tensor of rank 1"):
