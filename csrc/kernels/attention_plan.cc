@@ -194,7 +194,7 @@ class Checker {
       const int64_t expected = full[4 - rank + i];
       if (mask.shape[i] != 1 && mask.shape[i] != expected) {
         Bad("attn_mask", "expected a shape that broadcasts to ", ShapeText(full), ", got dimension ", mask.shape[i],
-            " where 1 or ", expected, " is needed in shape ", ShapeText(mask.shape));
+            " where ", expected == 1 ? "" : "1 or ", expected, " is needed in shape ", ShapeText(mask.shape));
       }
     }
   }

@@ -235,7 +235,7 @@ def mask_bias(op_name: str, mask: np.ndarray | None, score_shape: tuple[int, ...
             fail(
                 op_name,
                 f"dimension {axis + mask.ndim} of 'attn_mask'",
-                f"1 or {score_shape[axis]}",
+                " or ".join(str(n) for n in sorted({1, score_shape[axis]})),
                 f"{mask.shape[axis]} (shape {shape_text(mask.shape)})",
             )
     if mask.ndim and mask.shape[-1] > kv_len and not (kv_len == 0 and mask.shape[-1] == 1):

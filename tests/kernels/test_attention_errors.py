@@ -29,3 +29,11 @@ def test_nothing_is_written(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match=r"nonpad_kv_seqlen"):
         _core.attention(inputs, {}, [], 1, {"Y": output})
     assert np.isnan(output).all()
+
+
+@pytest.mark.parametrize(("batch", "needed"), [(1, "1"), (2, "1 or 2")])
+def test_a_mask_dimension_that_must_be_1(batch: int, needed: str) -> None:
+    inputs = {name: np.zeros((batch, 1, 5, 4), np.float32) for name in "QKV"}
+    inputs["attn_mask"] = np.zeros((3, 1, 5, 5), np.float32)
+    with pytest.raises(ValueError, match=f"got dimension 3 where {needed} is needed in shape"):
+        _core.attention(inputs, {})

@@ -23,3 +23,5 @@ def test_a_whole_message() -> None:
     with pytest.raises(ValueError, match="got") as error:
         call.oracle(attn_mask=np.zeros((2, 5), np.float32))
     assert str(error.value) == "Attention: dimension 0 of 'attn_mask': expected 1 or 3, got 2 (shape (2,5))"
+    with pytest.raises(ValueError, match=r"dimension 0 of 'attn_mask': expected 1, got 2 "):
+        call.oracle(attn_mask=np.zeros((2, 1, 3, 5), np.float32))
