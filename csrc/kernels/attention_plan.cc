@@ -19,6 +19,7 @@ class Checker {
     CheckTypes();
     ReadHeads();
     ReadPast();
+    CheckSizes();
     CheckMask();
     CheckNonpad();
   }
@@ -158,7 +159,26 @@ class Checker {
       CheckPast("past_value", in_.past_value, plan_.v_head_size);
       Expect("past_value", in_.past_value, "the sequence length of past_key", plan_.past_len, in_.past_value.shape[2]);
     }
-    plan_.kv_len = plan_.past_len + plan_.new_len;
+    if (__builtin_add_overflow(plan_.past_len, plan_.new_len, &plan_.kv_len)) {
+      Bad("past_key", "expected fewer than 2^63 keys together with K, got ", plan_.past_len, " and ", plan_.new_len);
+    }
+  }
+
+  // A dimension of 0 must not hide that others have no product: sizes and strides are computed in any order.
+  void CheckSizes() const {
+    const AttentionPlan& p = plan_;
+    CheckProduct("V", "Y", {p.batch, p.q_heads, p.q_len, p.v_head_size});
+    CheckProduct("K", "present_key", {p.batch, p.kv_heads, p.kv_len, p.head_size});
+    CheckProduct("V", "present_value", {p.batch, p.kv_heads, p.kv_len, p.v_head_size});
+    CheckProduct("K", "qk_matmul_output", {p.batch, p.q_heads, p.q_len, p.kv_len});
+  }
+
+  void CheckProduct(const char* input, const char* output, const Shape& shape) const {
+    int64_t count = 1;
+    for (const int64_t dim : shape) {
+      if (dim == 0 || !__builtin_mul_overflow(count, dim, &count)) continue;
+      Bad(input, "expected dimensions of ", output, " with a product below 2^63, zeros aside, got ", ShapeText(shape));
+    }
   }
 
   void CheckPast(const char* name, const TensorView& view, int64_t width) const {
@@ -256,10 +276,6 @@ AttentionPlan PlanAttention(const std::string& op_name, const AttentionAttribute
   plan.present_key_shape = {plan.batch, plan.kv_heads, plan.kv_len, plan.head_size};
   plan.present_value_shape = {plan.batch, plan.kv_heads, plan.kv_len, plan.v_head_size};
   plan.scores_shape = {plan.batch, plan.q_heads, plan.q_len, plan.kv_len};
-  for (const Shape* shape :
-       {&plan.output_shape, &plan.present_key_shape, &plan.present_value_shape, &plan.scores_shape}) {
-    ElementCount(*shape);
-  }
   const AttentionSizes sizes{plan.batch,  plan.q_heads,   plan.kv_heads,   plan.q_len,
                              plan.kv_len, plan.head_size, plan.v_head_size};
   const AttentionSplit split = ChooseSplit(sizes, plan.compute_in_double, !request.scores);

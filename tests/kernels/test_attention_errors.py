@@ -37,3 +37,20 @@ def test_a_mask_dimension_that_must_be_1(batch: int, needed: str) -> None:
     inputs["attn_mask"] = np.zeros((3, 1, 5, 5), np.float32)
     with pytest.raises(ValueError, match=f"got dimension 3 where {needed} is needed in shape"):
         _core.attention(inputs, {})
+
+
+HUGE = 1 << 40
+
+
+@pytest.mark.parametrize(
+    ("shapes", "place"),
+    [
+        ({"Q": (1, 1, HUGE, 0), "K": (1, 1, HUGE, 0), "V": (1, 1, HUGE, 0)}, "input K: .* qk_matmul_output"),
+        ({"Q": (0, 1, HUGE, 5), "K": (0, 1, 0, 5), "V": (0, 1, 0, HUGE)}, "input V: .* Y"),
+    ],
+    ids=["scores", "output"],
+)
+def test_empty_shapes_that_are_too_large(shapes: dict[str, tuple[int, ...]], place: str) -> None:
+    inputs = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    with pytest.raises(ValueError, match=rf"^Attention: {place} with a product below 2\^63, .*, got \(\d"):
+        _core.attention(inputs, {})
