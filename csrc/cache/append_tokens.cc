@@ -27,7 +27,9 @@ std::vector<Job> JobsOf(const AppendPlan& plan) {
     for (int side = 0; side < 2; ++side) {
       const int64_t width = std::max<int64_t>(1, block.spec.sides[side].width);
       const int64_t rows = block.spec.batch * block.spec.heads * block.spec.capacity;
-      const int64_t step = std::max<int64_t>(1, kJobValues / width / kRowAlignment) * kRowAlignment;
+      int64_t step = std::max<int64_t>(1, kJobValues / width / kRowAlignment) * kRowAlignment;
+      // Rows without values cost nothing, however many there are.
+      if (block.layout.payload_bytes[side] == 0) step = std::max<int64_t>(1, rows);
       int64_t begin = 0;
       do {  // once at least: the job with the first row of the key writes the block's headers
         const int64_t end = std::min(rows, begin + step);

@@ -4,12 +4,16 @@
 #include <cstring>
 #include <utility>
 
+#include "cache/payload.h"
 #include "kernels/error.h"
 
 namespace onnx_ai_rt {
 namespace {
 
 constexpr size_t kCopyBytes = size_t{1} << 24;  // that one thread copies at a time
+
+// New blocks of tokens without values: the tokens cost nothing, however many there are, but their blocks do.
+constexpr int64_t kMaxEmptyBlocks = int64_t{1} << 20;
 
 void CopyBytes(ByteSpan from, uint8_t* to, Executor& executor) {
   executor.ParallelFor((from.size + kCopyBytes - 1) / kCopyBytes, [&](size_t i) {
@@ -42,6 +46,23 @@ void CheckTokenCount(const std::string& op_name, int64_t max_tokens, int64_t pas
        " tokens together with the new ones", overflow ? "" : " (max_tokens)", ", got ", past, " and ", added);
 }
 
+// A dimension of 0 must not hide that others have no product: sizes and strides are computed in any order.
+void CheckProduct(const std::string& op_name, const char* input, const char* of, const Shape& shape) {
+  int64_t count = 1;
+  for (const int64_t dim : shape) {
+    if (dim == 0 || (!__builtin_mul_overflow(count, dim, &count) && count <= kMaxPayloadValues)) continue;
+    Fail(op_name, ": input ", input, ": expected dimensions", of, " with a product of at most 2^57, zeros aside, got ",
+         ShapeText(shape));
+  }
+}
+
+void CheckEmptyBlocks(const std::string& op_name, const StoredPayload (&tokens)[2], int64_t block_size) {
+  const int64_t count = tokens[0].capacity, blocks = (count - 1) / block_size + 1;
+  if (tokens[0].Values() != 0 || tokens[1].Values() != 0 || blocks <= kMaxEmptyBlocks) return;
+  Fail(op_name, ": input K: expected at most ", kMaxEmptyBlocks, " new blocks of tokens without values, got ", blocks,
+       " for ", count, " tokens and block_size ", block_size);
+}
+
 }  // namespace
 
 PagedStepPlan PlanPagedStep(const std::string& op_name, const PagedStepAttributes& attributes,
@@ -53,11 +74,18 @@ PagedStepPlan PlanPagedStep(const std::string& op_name, const PagedStepAttribute
   plan.past = inputs.past;
   plan.view = ParsePagedCache(inputs.past, op_name, "past");
   AddPages(&plan);
+  CheckProduct(op_name, "Q", "", inputs.query.shape);
+  CheckProduct(op_name, "K", "", inputs.key.shape);
+  CheckProduct(op_name, "V", "", inputs.value.shape);
+  if (inputs.key.shape.size() == 4) {
+    CheckTokenCount(op_name, attributes.max_tokens, plan.view.tokens, inputs.key.shape[2]);
+  }
   plan.inputs = {inputs.query, inputs.key, inputs.value, plan.pages.data(), plan.pages.size()};
   plan.attention = PlanPagedAttention(op_name, attributes.attention, plan.inputs);
-  CheckTokenCount(op_name, attributes.max_tokens, plan.view.tokens, plan.attention.new_len);
+  CheckProduct(op_name, "V", " of output Y", plan.attention.output_shape);
 
   const StoredPayload tokens[2] = {AsPayload(inputs.key), AsPayload(inputs.value)};
+  CheckEmptyBlocks(op_name, tokens, attributes.block_size);
   Encoding encodings[2];
   for (int side = 0; side < 2; ++side) {
     encodings[side].dtype = tokens[side].dtype;

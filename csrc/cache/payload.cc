@@ -8,7 +8,6 @@
 namespace onnx_ai_rt {
 namespace {
 
-constexpr int64_t kMaxValues = int64_t{1} << 57;  // their bits still fit 63 bits, in every format
 const char* const kAxisNames[4] = {"batch", "heads", "capacity", "width"};
 
 std::string DimsText(const DimList& shape) {
@@ -17,8 +16,8 @@ std::string DimsText(const DimList& shape) {
   return ShapeText(dims) + " and " + std::to_string(shape.rank - 4) + " more dimensions";
 }
 
-// Product of the dimensions; -1 where one is negative or they reach beyond kMaxValues, a dimension of 0 aside: so every
-// partial product of a valid shape can be computed.
+// Product of the dimensions; -1 where one is negative or they reach beyond kMaxPayloadValues, a dimension of 0 aside:
+// so every partial product of a valid shape can be computed.
 int64_t CountOf(const DimList& shape) {
   if (shape.rank > 4) return -1;
   int64_t count = 1;
@@ -27,7 +26,7 @@ int64_t CountOf(const DimList& shape) {
     const int64_t dim = shape.dims[i];
     if (dim < 0) return -1;
     empty |= dim == 0;
-    if (dim > 0 && (__builtin_mul_overflow(count, dim, &count) || count > kMaxValues)) return -1;
+    if (dim > 0 && (__builtin_mul_overflow(count, dim, &count) || count > kMaxPayloadValues)) return -1;
   }
   return empty ? 0 : count;
 }
@@ -176,7 +175,7 @@ int64_t ResolveAxis(const AffineFields& affine, const DimList& shape, const Stor
   // A block longer than the axis is one block; this also keeps the number within 63 bits.
   const uint64_t block_size = affine.block_size > extent && extent > 0 ? extent : affine.block_size;
   parameters->block_size =
-      block_size > static_cast<uint64_t>(kMaxValues) ? kMaxValues : static_cast<int64_t>(block_size);
+      block_size > static_cast<uint64_t>(kMaxPayloadValues) ? kMaxPayloadValues : static_cast<int64_t>(block_size);
   DimList expected;
   for (int i = 0; i < 4; ++i) {
     expected.Append(i == axis ? static_cast<int64_t>(extent / block_size + (extent % block_size != 0)) : dims[i]);
