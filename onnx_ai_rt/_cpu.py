@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnx_ai_rt._arguments import described
 from onnx_ai_rt._library import query
 
 # What matters to the kernels, of all that a CPU says of itself.
@@ -54,6 +55,8 @@ def choose_cpu_target(name: str) -> str:
     Raises:
         ValueError: this CPU, or the build, has no such instruction set; the text lists those that it has.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"choose_cpu_target: name: expected text, got {described(name)}")
     chosen = str(query(f"choose_target {name}")["chosen_cpu_target"])
     core = sys.modules.get("onnx_ai_rt._core")
     if core is not None:  # it has its own copy of the kernels

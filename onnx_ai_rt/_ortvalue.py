@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from onnx_ai_rt._arguments import described
 from onnx_ai_rt._runtime import onnxruntime, runtime_version
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def from_ortvalue(value: OrtValue) -> npt.NDArray[Any]:
         TypeError: the value is no tensor, or of a type that neither numpy nor ``ml_dtypes`` has.
         ValueError: bfloat16 or a type below 8 bits, and not in CPU memory.
     """
+    if not hasattr(value, "is_tensor"):
+        raise TypeError(f"from_ortvalue: expected an OrtValue, got {described(value)}")
     if not value.is_tensor():
         raise TypeError(f"from_ortvalue: expected a tensor, got {value.data_type()}")
     kind = value.data_type()

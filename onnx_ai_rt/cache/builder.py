@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from onnx_ai_rt._arguments import choice, described, integer
 from onnx_ai_rt.cache.headers import Bytes, PageHeader, PayloadHeader
 from onnx_ai_rt.cache.progress import progress
 from onnx_ai_rt.proto import PagedCacheBlockProto
@@ -11,6 +12,7 @@ from onnx_ai_rt.reference.quantize import FORMATS, Array, FloatArray, Format, fi
 from onnx_ai_rt.reference.quantize_paged_cache import encode, length_delimited
 
 _BLOCKS = 1  # field of PagedCacheProto
+_PLACE = "PagedCache.append"
 
 
 def append_pages(
@@ -30,8 +32,10 @@ def append_pages(
 
     The others are those of `PagedCache.append`.
     """
-    if page_size < 1:
-        raise ValueError(f"expected a page_size of 1 or more, got {page_size}")
+    page_size = integer(page_size, f"{_PLACE}: page_size", 1)
+    for side, array in (("key", key), ("value", value)):
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{_PLACE}: {side}: expected a numpy array, got {described(array)}")
     formats = {"key": _format("key", key, key_format), "value": _format("value", value, value_format)}
     _check_shapes(key, value, last)
     start = last.start + last.length if last else 0
@@ -44,10 +48,13 @@ def append_pages(
             rows = array[:, :, first : first + length].astype(np.float32)
             if not np.isfinite(rows).all():
                 raise ValueError(
-                    f"{side}: expected finite values, got NaN or infinity in tokens {first} to {first + length - 1}"
+                    f"{_PLACE}: {side}: expected finite values, "
+                    f"got NaN or infinity in tokens {first} to {first + length - 1}"
                 )
             scale, zero_point = page_scale(rows, formats[side])
-            message = encode(rows, length, formats[side], scale, zero_point, f"{side}, tokens from {first} on")
+            message = encode(
+                rows, length, formats[side], scale, zero_point, f"{_PLACE}: {side}, tokens from {first} on"
+            )
             getattr(block, f"encoded_{side}" if formats[side].is_affine else side).CopyFrom(message)
             sides.append(
                 (rows.shape, formats[side], scale, zero_point, length_delimited(1, message.SerializeToString()))
@@ -78,25 +85,27 @@ def _header(shape: tuple[int, ...], format: Format, scale: float, zero_point: in
 
 
 def _format(side: str, array: Array, name: str | None) -> Format:
-    if name is None and array.dtype == np.float64:
-        name = "FLOAT"
-    format = find_format(array.dtype if name is None else name)
-    if format is None or (name is None and format.is_affine):
-        expected = "float32, float16, bfloat16 or float64" if name is None else f"one of {', '.join(FORMATS)}"
-        raise ValueError(f"{side}: expected {expected}, got {array.dtype if name is None else name}")
-    return format
+    own = FORMATS["FLOAT"] if array.dtype == np.float64 else find_format(array.dtype)
+    if own is None or own.is_affine:
+        raise ValueError(f"{_PLACE}: {side}: expected float32, float16, bfloat16 or float64, got {array.dtype}")
+    return own if name is None else FORMATS[choice(name, f"{_PLACE}: {side}_format", FORMATS)]
 
 
 def _check_shapes(key: Array, value: Array, last: PageHeader | None) -> None:
     for side, array in (("key", key), ("value", value)):
         if array.ndim != 4:
-            raise ValueError(f"{side}: expected the shape [batch, kv_heads, tokens, width], got {list(array.shape)}")
+            raise ValueError(
+                f"{_PLACE}: {side}: expected the shape [batch, kv_heads, tokens, width], got {list(array.shape)}"
+            )
         if last:
             batch, heads, _, width = (last.key if side == "key" else last.value).shape
             expected = [batch, heads, array.shape[2], width]
             if list(array.shape) != expected:
-                raise ValueError(f"{side}: expected the shape {expected} of the pages before, got {list(array.shape)}")
+                raise ValueError(
+                    f"{_PLACE}: {side}: expected the shape {expected} of the pages before, got {list(array.shape)}"
+                )
     if key.shape[:3] != value.shape[:3]:
         raise ValueError(
-            f"value: expected batch, heads and tokens {list(key.shape[:3])} of the key, got {list(value.shape[:3])}"
+            f"{_PLACE}: value: expected batch, heads and tokens {list(key.shape[:3])} of the key, "
+            f"got {list(value.shape[:3])}"
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnx_ai_rt._arguments import choice, described, integer, positive_float
 from onnx_ai_rt._core import quantize_paged_cache
 from onnx_ai_rt.cache.builder import page_scale
 from onnx_ai_rt.cache.headers import Bytes, PageHeader, read_headers
@@ -25,8 +26,14 @@ def convert_pages(
     data: Bytes, headers: list[PageHeader], pages: Iterable[int] | None, key: Target, value: Target
 ) -> tuple[Bytes, list[PageHeader]]:
     """Bytes and headers of the cache with pages converted; see `PagedCache.quantize`."""
-    formats = {"key": _check_target("key", key), "value": _check_target("value", value)}
-    selected = _check_pages(pages, len(headers))
+    try:
+        key, value = _check_target("key", key), _check_target("value", value)
+        selected = _check_pages(pages, len(headers))
+    except ValueError as error:
+        raise CacheError(f"PagedCache.quantize: {error}") from None
+    except TypeError as error:
+        raise TypeError(f"PagedCache.quantize: {error}") from None
+    formats = {"key": FORMATS[key[0]], "value": FORMATS[value[0]]}
     if all(
         scale is not None or not formats[side].is_affine for side, (_, scale, _) in (("key", key), ("value", value))
     ):
@@ -71,27 +78,29 @@ def _content(page: Bytes) -> bytes:
     return data[field.payload : field.end]
 
 
-def _check_target(side: str, target: Target) -> Format:
+def _check_target(side: str, target: Target) -> Target:
     name, scale, zero_point = target
-    format = FORMATS.get(name)
-    if format is None:
-        raise CacheError(f"{side}_format: expected one of {', '.join(FORMATS)}, got {name}")
-    if scale is not None and not (np.isfinite(np.float32(scale)) and np.float32(scale) > 0):
-        raise CacheError(f"{side}_scale: expected a positive finite float, got {scale}")
+    format = FORMATS[choice(name, f"{side}_format", FORMATS)]
+    if scale is not None:
+        scale = positive_float(scale, f"{side}_scale")
+    zero_point = integer(zero_point, f"{side}_zero_point")
     if scale is not None and format.is_affine and not format.low <= zero_point <= format.high:
-        raise CacheError(
+        raise ValueError(
             f"{side}_zero_point: expected a code of {name} from {format.low} to {format.high}, got {zero_point}"
         )
-    return format
+    return name, scale, zero_point
 
 
 def _check_pages(pages: Iterable[int] | None, count: int) -> list[int]:
     if pages is None:
         return list(range(count))
-    selected = sorted(int(p) for p in pages)
+    if not isinstance(pages, Iterable):
+        raise TypeError(f"pages: expected the indices of pages, got {described(pages)}")
+    selected = sorted(integer(page, "pages") for page in pages)
     for previous, page in zip([None, *selected], selected, strict=False):
         if not 0 <= page < count:
-            raise CacheError(f"pages: expected indices from 0 to {count - 1} ({count} pages), got {page}")
+            expected = f"indices from 0 to {count - 1} ({count} pages)" if count else "none, since there are no pages"
+            raise ValueError(f"pages: expected {expected}, got {page}")
         if page == previous:
-            raise CacheError(f"pages: expected unique indices, got {page} twice")
+            raise ValueError(f"pages: expected unique indices, got {page} twice")
     return selected

@@ -8,6 +8,7 @@ from typing import overload
 
 import numpy as np
 
+from onnx_ai_rt._arguments import byte_array, described, file_path, items
 from onnx_ai_rt.cache.builder import append_pages
 from onnx_ai_rt.cache.converter import convert_pages
 from onnx_ai_rt.cache.files import write_atomically
@@ -24,7 +25,7 @@ from onnx_ai_rt.cache.pages import (
 from onnx_ai_rt.cache.progress import progress
 from onnx_ai_rt.proto import PagedCacheProto
 from onnx_ai_rt.reference.paged_cache import parse
-from onnx_ai_rt.reference.quantize import Array, FloatArray
+from onnx_ai_rt.reference.quantize import Array, FloatArray, find_format
 
 
 class Pages(Sequence[Page]):
@@ -43,7 +44,12 @@ class Pages(Sequence[Page]):
     def __getitem__(self, index: int | slice) -> Page | Sequence[Page]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
+        try:
+            at = range(len(self))[index]
+        except TypeError:
+            raise TypeError(f"PagedCache.pages: expected an integer or a slice, got {described(index)}") from None
+        except IndexError:
+            raise IndexError(f"PagedCache.pages: expected an index below {len(self)}, got {described(index)}") from None
         header = self._cache._headers[at]
         return Page(at, header, self._cache.to_array()[header.begin : header.end])
 
@@ -71,13 +77,10 @@ class PagedCache:
         Raises:
             CacheError: a ValueError that says in one sentence what is wrong, and where.
         """
-        if isinstance(data, np.ndarray):
-            if data.dtype != np.uint8 or data.ndim != 1:
-                raise TypeError(f"expected bytes or a rank-1 uint8 array, got {data.dtype} of shape {list(data.shape)}")
-            array = data
-        else:
-            array = np.frombuffer(data, np.uint8)
-        self._set(np.ascontiguousarray(array), read_headers(array, place))
+        if not isinstance(place, str):
+            raise TypeError(f"PagedCache: place: expected text, got {described(place)}")
+        array = np.ascontiguousarray(byte_array(data, place))
+        self._set(array, read_headers(array, place))
 
     def _set(self, data: Bytes, headers: list[PageHeader]) -> None:
         self._buffer = data  # its first _size bytes are the cache
@@ -102,16 +105,19 @@ class PagedCache:
     @classmethod
     def from_proto(cls, message: PagedCacheProto) -> PagedCache:
         """A cache with the content of a message. Raises CacheError for one that is not valid."""
+        if not isinstance(message, PagedCacheProto):
+            raise TypeError(f"PagedCache.from_proto: expected a PagedCacheProto, got {described(message)}")
         return cls(message.SerializeToString())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PagedCache:
         """Reads a file. Raises OSError, and CacheError (naming the file) for one that is no valid cache."""
-        return cls(np.fromfile(path, np.uint8), place=os.fspath(path))
+        name = file_path(path, "PagedCache.load")
+        return cls(np.fromfile(name, np.uint8), place=name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file: at every moment its old content or the new one is there. Raises OSError."""
-        write_atomically(path, self.to_array())
+        write_atomically(file_path(path, "PagedCache.save"), self.to_array())
 
     def to_array(self) -> Bytes:
         """The serialized cache for an operator's input: a read-only uint8 view, valid also after `append`."""
@@ -252,9 +258,11 @@ class PagedCache:
         Raises:
             ValueError: for another shape.
         """
-        key, value = original.to_dense() if isinstance(original, PagedCache) else original
+        key, value = original.to_dense() if isinstance(original, PagedCache) else _pair(original)
         if (key.shape, value.shape) != self.shapes:
-            raise ValueError(f"expected keys and values of shapes {self.shapes}, got {(key.shape, value.shape)}")
+            raise ValueError(
+                f"PagedCache.errors: expected keys and values of shapes {self.shapes}, got {(key.shape, value.shape)}"
+            )
         for page in progress(self.pages, "comparing pages"):
             rows = slice(page.start, page.start + page.length)
             yield compare(page.index, page.to_dense(), (key[:, :, rows], value[:, :, rows]))
@@ -280,3 +288,16 @@ class PagedCache:
             f"{len(self._headers)} page{'s' if len(self._headers) > 1 else ''}: {pages}; {format_bytes(self._size)}, "
             f"{statistics.bits_per_value:.2f} bits a value, {statistics.float_ratio:.2f} times smaller than float)"
         )
+
+
+def _pair(original: object) -> list[Array]:
+    """Keys and values to compare with."""
+    place = "PagedCache.errors: original"
+    pair = items(original, place, "a PagedCache, or keys and values as arrays")
+    if len(pair) != 2:
+        raise ValueError(f"{place}: expected keys and values as arrays, got {len(pair)} objects")
+    for array in pair:
+        is_number = isinstance(array, np.ndarray) and (array.dtype.kind in "fiub" or find_format(array.dtype))
+        if not is_number:
+            raise TypeError(f"{place}: expected keys and values as arrays of numbers, got {described(array)}")
+    return pair

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from onnx_ai_rt._arguments import byte_array, choice, described, file_path, integer, items
 from onnx_ai_rt.cache import PagedCache, Statistics
 from onnx_ai_rt.cache.pages import format_bytes
+from onnx_ai_rt.decode.arguments import layer_names, new_pages
 from onnx_ai_rt.decode.files import read_caches, write_caches
 from onnx_ai_rt.decode.layer import LayerBuffer
 from onnx_ai_rt.decode.policy import ReformatPolicy
@@ -62,15 +64,14 @@ class PagedKVCache:
                 `onnx_ai_rt.to_paged` does. Or the names.
             block_size: the most tokens of a merged page.
             policy: gives old pages other formats while the cache grows; it can be changed at any time.
+
+        Raises:
+            TypeError, ValueError: for something else, and for no layers.
         """
-        if block_size < 1:
-            raise ValueError(f"PagedKVCache: block_size: expected 1 or more, got {block_size}")
-        if isinstance(layers, int):
-            layers = [CacheNames(f"cache_{i}", f"appended_{i}") for i in range(layers)]
-        self.names = tuple(layers)
-        self.block_size = block_size
+        self.names = layer_names(layers)
+        self.block_size = integer(block_size, "PagedKVCache: block_size", 1)
         self.policy = policy
-        self._layers = [LayerBuffer(block_size) for _ in self.names]
+        self._layers = [LayerBuffer(self.block_size) for _ in self.names]
 
     @classmethod
     def for_model(cls, model: onnx.ModelProto | PagedModel | InferenceSession, **options: Any) -> PagedKVCache:
@@ -82,14 +83,28 @@ class PagedKVCache:
 
         Raises:
             ValueError: the model was made by something else.
+            TypeError: for what is no model.
         """
         if isinstance(model, PagedModel):
             return cls(model.caches, **options)
         if isinstance(model, onnx.ModelProto):
             metadata = {entry.key: entry.value for entry in model.metadata_props}
-        else:
+        elif hasattr(model, "get_modelmeta"):
             metadata = dict(model.get_modelmeta().custom_metadata_map)
+        else:
+            raise TypeError(f"PagedKVCache.for_model: expected a model or a session, got {described(model)}")
         return cls(read_cache_names(metadata), **options)
+
+    @property
+    def policy(self) -> ReformatPolicy | None:
+        """What gives old pages other formats; None: nothing does."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: ReformatPolicy | None) -> None:
+        if policy is not None and not isinstance(policy, ReformatPolicy):
+            raise TypeError(f"PagedKVCache: policy: expected a ReformatPolicy or None, got {described(policy)}")
+        self._policy = policy
 
     @property
     def tokens(self) -> int:
@@ -124,7 +139,10 @@ class PagedKVCache:
 
     def layer(self, index: int) -> PagedCache:
         """A copy of one layer's cache, to look at or to convert."""
-        return PagedCache(self._layers[index].view().copy())
+        at, count = integer(index, "PagedKVCache.layer"), len(self._layers)
+        if not -count <= at < count:
+            raise ValueError(f"PagedKVCache.layer: expected an index from 0 to {count - 1}, got {at}")
+        return PagedCache(self._layers[at].view().copy())
 
     def inputs(self) -> dict[str, Bytes]:
         """What a session takes: the serialized cache of each layer by input name, read-only, without a copy.
@@ -141,13 +159,12 @@ class PagedKVCache:
                 names are ignored).
 
         Raises:
+            TypeError: for something else than bytes.
             CacheError: for bytes that are no valid pages, do not begin where the cache ends, have another batch, other
                 heads or widths than it, or other numbers of tokens in other layers; and for values that the policy's
                 formats cannot hold. The tokens are as before then, after any other error too.
         """
-        arrays = [new[names.appended] for names in self.names] if isinstance(new, Mapping) else list(new)
-        if len(arrays) != len(self._layers):
-            raise ValueError(f"PagedKVCache: expected the new pages of {len(self._layers)} layers, got {len(arrays)}")
+        arrays = new_pages(new, self.names)
         pages = [
             layer.check(array, f"PagedKVCache: {names.appended or f'layer {i}'}")
             for i, (names, layer, array) in enumerate(zip(self.names, self._layers, arrays, strict=True))
@@ -178,14 +195,19 @@ class PagedKVCache:
             CacheError: for bytes that are no valid cache, or other numbers of tokens in other layers. Nothing has
                 changed then.
         """
-        if len(caches) != len(self._layers):
-            raise ValueError(f"PagedKVCache.replace: expected {len(self._layers)} caches, got {len(caches)}")
+        given = items(caches, "PagedKVCache.replace", "a list of one cache a layer")
+        if len(given) != len(self._layers):
+            raise ValueError(f"PagedKVCache.replace: expected {len(self._layers)} caches, got {len(given)}")
         self._set_layers(
-            [cache.to_array() if isinstance(cache, PagedCache) else cache for cache in caches], "PagedKVCache"
+            [cache.to_array() if isinstance(cache, PagedCache) else cache for cache in given], "PagedKVCache"
         )
 
     def _set_layers(self, arrays: Sequence[Bytes], place: str) -> None:
-        layers = [LayerBuffer(self.block_size, array, f"{place}, layer {i}") for i, array in enumerate(arrays)]
+        places = [f"{place}, layer {i}" for i in range(len(arrays))]
+        layers = [
+            LayerBuffer(self.block_size, byte_array(array, where), where)
+            for array, where in zip(arrays, places, strict=True)
+        ]
         tokens = [layer.tokens for layer in layers]
         if len(set(tokens)) > 1:
             raise CacheError(f"{place}: expected as many tokens in every layer, got {tokens}")
@@ -200,7 +222,15 @@ class PagedKVCache:
 
         Returns:
             the other outputs by name.
+
+        Raises:
+            TypeError: for what is no session, or feeds that are not by name.
+            ValueError: for a model that gives no new pages.
         """
+        if not (hasattr(session, "run") and hasattr(session, "get_outputs")):
+            raise TypeError(f"PagedKVCache.run: expected a session, got {described(session)}")
+        if not isinstance(feeds, Mapping):
+            raise TypeError(f"PagedKVCache.run: feeds: expected arrays by input name, got {described(feeds)}")
         appended = [names.appended for names in self.names]
         if "" in appended:
             raise ValueError("PagedKVCache.run: expected a model with outputs 'appended', got one with 'present' alone")
@@ -216,8 +246,7 @@ class PagedKVCache:
         Pages that are all behind go. A page that the cut goes through keeps its bytes and gets a shorter length: its
         rows behind are unused, and go when the page is merged with newer ones.
         """
-        if tokens < 0:
-            raise ValueError(f"PagedKVCache.truncate: expected 0 tokens or more, got {tokens}")
+        tokens = integer(tokens, "PagedKVCache.truncate: tokens", 0)
         for layer in self._layers:
             layer.truncate(tokens)
 
@@ -236,11 +265,17 @@ class PagedKVCache:
             older_than: only pages that end at least so many tokens back; 0: all.
 
         Raises:
-            CacheError: for values that no result can hold; the layer that has them is as it was.
+            CacheError: for values that no result can hold. Nothing has changed then.
         """
-        ReformatPolicy(older_than, key_format, value_format)  # checks
-        for layer in self._layers:
-            layer.reformat(layer.old_pages(older_than), key_format, value_format)
+        choice(key_format, "PagedKVCache.reformat: key_format", FORMATS)
+        choice(value_format, "PagedKVCache.reformat: value_format", FORMATS)
+        older_than = integer(older_than, "PagedKVCache.reformat: older_than", 0)
+        ends = [layer.old_pages(older_than) for layer in self._layers]
+        converted = [
+            layer.convert_first(end, key_format, value_format) for layer, end in zip(self._layers, ends, strict=True)
+        ]
+        for layer, end, pages in zip(self._layers, ends, converted, strict=True):
+            layer.replace_first(end, pages)
 
     def scales(self, key_format: str, value_format: str) -> dict[str, list[float] | list[int]]:
         """Scales and zero points that cover what each layer holds, for a model that appends quantized pages.
@@ -257,10 +292,7 @@ class PagedKVCache:
         """
         result: dict[str, list[float] | list[int]] = {}
         for at, (side, name) in enumerate((("key", key_format), ("value", value_format))):
-            if name not in FORMATS:
-                raise ValueError(
-                    f"PagedKVCache.scales: {side}_format: expected one of {', '.join(FORMATS)}, got {name!r}"
-                )
+            choice(name, f"PagedKVCache.scales: {side}_format", FORMATS)
             if not FORMATS[name].is_affine:
                 continue
             chosen = []
@@ -276,7 +308,9 @@ class PagedKVCache:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file with all layers: at every moment its old content or the new one is there. Raises OSError."""
-        write_caches(path, self.names, self.block_size, [layer.view() for layer in self._layers])
+        write_caches(
+            file_path(path, "PagedKVCache.save"), self.names, self.block_size, [layer.view() for layer in self._layers]
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, policy: ReformatPolicy | None = None) -> PagedKVCache:
@@ -286,9 +320,10 @@ class PagedKVCache:
             OSError: as for any file.
             CacheError: naming the file, for one that is something else or not valid.
         """
-        names, block_size, arrays = read_caches(path)
+        name = file_path(path, "PagedKVCache.load")
+        names, block_size, arrays = read_caches(name)
         cache = cls(names, block_size=block_size, policy=policy)
-        cache._set_layers(arrays, os.fspath(path))
+        cache._set_layers(arrays, name)
         return cache
 
     def __len__(self) -> int:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from onnx_ai_rt._arguments import byte_array
 from onnx_ai_rt._core import merge_pages
 from onnx_ai_rt.cache.headers import PageHeader, read_headers
 from onnx_ai_rt.decode.policy import ReformatPolicy, reformat_page
@@ -59,7 +60,7 @@ class LayerBuffer:
         self._spans: list[Span] = []
         self._shape: Shape | None = None
         if data is not None:
-            headers = read_headers(data, place)
+            headers = read_headers(np.ascontiguousarray(data), place)
             self._spans = [Span(h.begin, h.end, h.start, h.length) for h in headers]
             self._shape = Shape.of(headers[0]) if headers else None
             if sum(span.end - span.begin for span in self._spans) != data.size:
@@ -106,10 +107,10 @@ class LayerBuffer:
         """What `append` takes, of new bytes.
 
         Raises:
+            TypeError: for something else than bytes.
             CacheError: for bytes that are no valid pages, or do not fit behind those that are here.
         """
-        if data.dtype != np.uint8 or data.ndim != 1:
-            raise CacheError(f"{place}: expected bytes, got {data.dtype} of shape {list(data.shape)}")
+        data = byte_array(data, place)
         spans = find_spans(data.tobytes(), place)
         if not spans:
             return NewPages(data, spans, None)
@@ -201,10 +202,14 @@ class LayerBuffer:
         border = self.tokens - older_than
         return sum(span.start + span.length <= border for span in self._spans)
 
-    def reformat(self, end: int, key_format: str, value_format: str) -> None:
-        """Converts the pages before index `end`; an error leaves all as they were."""
-        if end > 0:
-            self._replace(0, end, self._converted(0, end, key_format, value_format))
+    def convert_first(self, end: int, key_format: str, value_format: str) -> list[Bytes]:
+        """What `replace_first` takes: the pages before index `end` in other formats."""
+        return self._converted(0, end, key_format, value_format)
+
+    def replace_first(self, end: int, pages: list[Bytes]) -> None:
+        """Puts what `convert_first` gave in the place of the pages that it was made from."""
+        if pages:
+            self._replace(0, end, pages)
 
     def _converted(self, first: int, end: int, key_format: str, value_format: str) -> list[Bytes]:
         array = self._storage.view()

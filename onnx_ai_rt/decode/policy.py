@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from onnx_ai_rt._arguments import choice, integer
 from onnx_ai_rt._core import quantize_paged_cache
 from onnx_ai_rt.cache.builder import page_scale
 from onnx_ai_rt.cache.headers import Bytes, read_headers
@@ -32,15 +33,9 @@ class ReformatPolicy:
 
     def __post_init__(self) -> None:
         for name in ("key_format", "value_format"):
-            if getattr(self, name) not in FORMATS:
-                raise ValueError(
-                    f"ReformatPolicy: {name}: expected one of {', '.join(FORMATS)}, got {getattr(self, name)!r}"
-                )
-        if self.older_than < 0 or self.every < 1:
-            raise ValueError(
-                f"ReformatPolicy: expected older_than of 0 or more and every of 1 or more, "
-                f"got {self.older_than} and {self.every}"
-            )
+            choice(getattr(self, name), f"ReformatPolicy: {name}", FORMATS)
+        integer(self.older_than, "ReformatPolicy: older_than", 0)
+        integer(self.every, "ReformatPolicy: every", 1)
 
 
 def reformat_page(page: Bytes, span: Span, key_format: str, value_format: str) -> Bytes:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import onnx
 from onnx import TensorProto, helper
 
+from onnx_ai_rt._arguments import choice, described, integer, items
 from onnx_ai_rt.reference.quantize import FORMATS
 from onnx_ai_rt.rewrite.evaluate import Evaluator
 from onnx_ai_rt.rewrite.formats import NewPages
@@ -79,17 +80,18 @@ def to_paged(
         PagedModel: the new model, and what happened to each attention node.
 
     Raises:
-        ValueError: for an argument that is not valid.
+        TypeError, ValueError: for an argument that is not valid.
     """
-    if outputs not in ("appended", "present", "both"):
-        raise ValueError(f"to_paged: outputs: expected 'appended', 'present' or 'both', got {outputs!r}")
-    for name, number, low in (
-        ("block_size", block_size, 1),
-        ("max_tokens", max_tokens, 0),
-        ("left_window_size", left_window_size, -1),
-    ):
-        if number < low:
-            raise ValueError(f"to_paged: {name}: expected {low} or more, got {number}")
+    if not isinstance(model, onnx.ModelProto):
+        raise TypeError(f"to_paged: model: expected an onnx.ModelProto, got {described(model)}")
+    choice(outputs, "to_paged: outputs", ("appended", "present", "both"))
+    block_size = integer(block_size, "to_paged: block_size", 1)
+    max_tokens = integer(max_tokens, "to_paged: max_tokens", 0)
+    left_window_size = integer(left_window_size, "to_paged: left_window_size", -1)
+    ones = items(ones, "to_paged: ones", "a list of names")
+    for name in ones:
+        if not isinstance(name, str):
+            raise TypeError(f"to_paged: ones: expected a list of names, got {described(name)} in it")
     options = _Options(
         outputs,
         NewPages("key", key_format, key_scale, key_zero_point),

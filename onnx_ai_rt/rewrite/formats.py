@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
 from onnx import TensorProto, helper
 
+from onnx_ai_rt._arguments import choice, integer, positive_float
 from onnx_ai_rt.reference.quantize import FORMATS, pack_codes
 
 
@@ -27,8 +30,9 @@ class NewPages:
                 if getattr(self, name) is not None:
                     raise ValueError(f"to_paged: {self.side}_{name} needs {self.side}_format")
             return
-        if self.format not in FORMATS:
-            raise ValueError(f"to_paged: {self.side}_format: expected one of {', '.join(FORMATS)}, got {self.format!r}")
+        choice(self.format, f"to_paged: {self.side}_format", FORMATS)
+        object.__setattr__(self, "scale", _each(positive_float, self.scale, f"to_paged: {self.side}_scale"))
+        object.__setattr__(self, "zero_point", _each(integer, self.zero_point, f"to_paged: {self.side}_zero_point"))
         if self.zero_point is not None and self.scale is None:
             raise ValueError(f"to_paged: {self.side}_zero_point needs {self.side}_scale")
 
@@ -49,26 +53,33 @@ class NewPages:
         scale, zero_point = _pick(self.scale, layer), _pick(self.zero_point, layer)
         if format.is_affine and scale is None:
             return None
-        scale = 1.0 if scale is None or not format.is_affine else float(scale)
-        zero_point = 0 if zero_point is None or not format.is_affine else int(zero_point)
-        if not 0 < scale < float("inf"):
-            raise ValueError(f"to_paged: {self.side}_scale: expected positive finite values, got {scale:g}")
+        scale = 1.0 if scale is None or not format.is_affine else scale
+        zero_point = 0 if zero_point is None or not format.is_affine else zero_point
         if format.is_affine and not format.low <= zero_point <= format.high:
             raise ValueError(
                 f"to_paged: {self.side}_zero_point: expected {format.low} to {format.high} for {format.name}, "
                 f"got {zero_point}"
             )
-        if format.is_affine:
-            import numpy as np
-
-            data = pack_codes(np.array([zero_point]), format.bits)
-        else:
-            data = bytes(format.bits // 8)
+        data = pack_codes(np.array([zero_point]), format.bits) if format.is_affine else bytes(format.bits // 8)
         return [
             helper.make_tensor(names[0], TensorProto.FLOAT, [], [scale]),
             TensorProto(name=names[1], data_type=format.data_type, raw_data=data),
         ]
 
 
-def _pick(values: float | Sequence[float] | None, layer: int) -> float | None:
+_Number = TypeVar("_Number", int, float)
+
+
+def _each(check: Callable[[object, str], _Number], values: object, place: str) -> _Number | list[_Number] | None:
+    """One number, or one a layer, each checked."""
+    if values is None:
+        return None
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        values = list(values)
+    if isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray)):
+        return [check(value, place) for value in values]
+    return check(values, place)
+
+
+def _pick(values: _Number | Sequence[_Number] | None, layer: int) -> _Number | None:
     return values[layer] if isinstance(values, Sequence) else values

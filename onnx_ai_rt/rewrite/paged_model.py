@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 
 import onnx
 
+from onnx_ai_rt._arguments import described
+
 METADATA_KEY = "onnx_ai_rt.paged_caches"
 
 
@@ -95,4 +97,8 @@ def read_cache_names(metadata: dict[str, str]) -> tuple[CacheNames, ...]:
     """
     if METADATA_KEY not in metadata:
         raise ValueError(f"expected a model made by onnx_ai_rt.to_paged, got one without metadata '{METADATA_KEY}'")
-    return tuple(CacheNames(**names) for names in json.loads(metadata[METADATA_KEY]))
+    try:
+        return tuple(CacheNames(**names) for names in json.loads(metadata[METADATA_KEY]))
+    except (ValueError, TypeError):
+        text = described(metadata[METADATA_KEY])
+        raise ValueError(f"metadata '{METADATA_KEY}': expected names of caches as JSON, got {text}") from None

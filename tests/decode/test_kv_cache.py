@@ -155,7 +155,7 @@ def test_truncate_keeps_the_bytes_of_a_cut_page() -> None:
     assert cache.tokens == 100
     cache.truncate(0)
     assert (cache.nbytes, cache.tokens) == (0, 0)
-    with pytest.raises(ValueError, match="expected 0 tokens or more, got -1"):
+    with pytest.raises(ValueError, match="truncate: tokens: expected 0 or more, got -1"):
         cache.truncate(-1)
 
 
@@ -311,8 +311,8 @@ def test_policy_with_a_fork() -> None:
     [
         ((8, "INT3", "INT8"), "key_format: expected one of FLOAT, .* got 'INT3'"),
         ((8, "INT8", ""), "value_format: expected one of"),
-        ((-1, "INT8", "INT8"), "expected older_than of 0 or more and every of 1 or more, got -1 and 64"),
-        ((0, "INT8", "INT8", 0), "got 0 and 0"),
+        ((-1, "INT8", "INT8"), "older_than: expected 0 or more, got -1"),
+        ((0, "INT8", "INT8", 0), "every: expected 1 or more, got 0"),
     ],
 )
 def test_wrong_policies(arguments: tuple, message: str) -> None:
@@ -439,7 +439,7 @@ def without_value(new: np.ndarray) -> np.ndarray:
     (lambda at, key, value: appended(at + 1, key, value), "expected pages from token"),
     (lambda at, key, value: with_length(appended(at, key, value), 3), "capacity"),
     (lambda at, key, value: without_value(appended(at, key, value)), "value: expected a payload, got none"),
-    (lambda at, key, value: appended(at, key, value).astype(np.int32), "expected bytes, got int32"),
+    (lambda at, key, value: appended(at, key, value).astype(np.int32), "expected bytes or a rank-1 .* got int32"),
 ])  # fmt: skip
 def test_pages_that_do_not_fit(change: Callable[..., np.ndarray], message: str, start: int) -> None:
     """Nothing has changed then, though the layer before had what it should have."""
@@ -448,7 +448,7 @@ def test_pages_that_do_not_fit(change: Callable[..., np.ndarray], message: str, 
     before = [cache.layer(i) for i in range(LAYERS)]
     key, value = tokens(2, 1)
     bad = change(start, key, value)
-    with pytest.raises(CacheError, match=f"PagedKVCache: appended_1.*{message}"):
+    with pytest.raises((CacheError, TypeError), match=f"PagedKVCache: appended_1.*{message}"):
         cache.append([appended(start, key, value), bad])
     assert [cache.layer(i) for i in range(LAYERS)] == before
     more = grow(cache, [1] * 9, seed=2)

@@ -165,7 +165,7 @@ def test_scales_as_inputs() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"outputs": "all"}, "outputs: expected 'appended', 'present' or 'both', got 'all'"),
+        ({"outputs": "all"}, "outputs: expected one of appended, present, both, got 'all'"),
         ({"block_size": 0}, "block_size: expected 1 or more, got 0"),
         ({"max_tokens": -1}, "max_tokens: expected 0 or more, got -1"),
         ({"left_window_size": -2}, "left_window_size: expected -1 or more, got -2"),
@@ -173,7 +173,7 @@ def test_scales_as_inputs() -> None:
         ({"key_scale": 1.0}, "key_scale needs key_format"),
         ({"value_format": "INT8", "value_zero_point": 1}, "value_zero_point needs value_scale"),
         ({"key_format": "INT8", "key_scale": [1.0]}, "key_scale: expected one value or 2, one a .* got 1"),
-        ({"key_format": "INT8", "key_scale": 0.0}, "key_scale: expected positive finite values, got 0"),
+        ({"key_format": "INT8", "key_scale": 0.0}, "key_scale: expected a positive finite float, got 0"),
         ({"key_format": "INT4", "key_scale": 1.0, "key_zero_point": 8}, "expected -8 to 7 for INT4, got 8"),
     ],
 )  # fmt: skip
