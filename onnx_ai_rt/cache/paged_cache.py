@@ -113,7 +113,8 @@ class PagedCache:
     def load(cls, path: str | os.PathLike[str]) -> PagedCache:
         """Reads a file. Raises OSError, and CacheError (naming the file) for one that is no valid cache."""
         name = file_path(path, "PagedCache.load")
-        return cls(np.fromfile(name, np.uint8), place=name)
+        with open(name, "rb") as file:
+            return cls(file.read(), place=name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file: at every moment its old content or the new one is there. Raises OSError."""

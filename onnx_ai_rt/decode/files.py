@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from onnx_ai_rt._arguments import integer
 from onnx_ai_rt.cache.files import atomic_file
+from onnx_ai_rt.decode.arguments import layer_names
 from onnx_ai_rt.decode.storage import Bytes
 from onnx_ai_rt.reference.paged_cache import CacheError
 from onnx_ai_rt.rewrite.paged_model import CacheNames
@@ -31,30 +33,46 @@ def write_caches(
         np.savez(file, **entries)
 
 
-def read_caches(path: str | os.PathLike[str]) -> tuple[list[CacheNames], int, list[Bytes]]:
+def read_caches(path: str) -> tuple[tuple[CacheNames, ...], int, list[Bytes]]:
     """Names, block size and bytes of each layer.
 
     Raises:
         OSError: as for any file.
         CacheError: for a file that is something else.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            meta = json.loads(file[_META].tobytes())
-            if meta["version"] != _VERSION:
-                raise CacheError(
-                    f"{os.fspath(path)}: expected version {_VERSION} of a file of PagedKVCache, got {meta['version']}"
-                )
-            names = [CacheNames(**name) for name in meta["names"]]
-            arrays = [file[_entry(i)] for i in range(len(names))]
-            block_size = int(meta["block_size"])
-    except CacheError:
-        raise
-    except (KeyError, ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise CacheError(f"{os.fspath(path)}: expected a file that PagedKVCache.save wrote ({error})") from error
-    for array in arrays:
+    with open(path, "rb") as stream:
+        try:
+            return _read(stream, path)
+        except CacheError:
+            raise
+        # The layers below raise what they like for damaged bytes: zipfile NotImplementedError and RuntimeError, its
+        # decompressors OSError and errors of their own, numpy ValueError and, for a damaged shape, MemoryError.
+        except Exception as error:
+            # One without a number is a decompressor's, EINVAL a seek to nowhere; others are the disk's.
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+                raise OSError(error.errno, error.strerror, path) from error
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise CacheError(
+                f"{path}: expected a file that PagedKVCache.save wrote, got something else ({reason})"
+            ) from error
+
+
+def _read(stream: BinaryIO, path: str) -> tuple[tuple[CacheNames, ...], int, list[Bytes]]:
+    file = np.load(stream, allow_pickle=False)
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise CacheError(f"{path}: expected a file that PagedKVCache.save wrote, got one array")
+    with file:
+        meta = json.loads(file[_META].tobytes())
+        if meta["version"] != _VERSION:
+            raise CacheError(f"{path}: expected version {_VERSION} of a file of PagedKVCache, got {meta['version']}")
+        names = layer_names([CacheNames(**name) for name in meta["names"]])
+        if not all(isinstance(text, str) for name in names for text in asdict(name).values()):
+            raise CacheError(f"{path}: expected texts as names of inputs and outputs, got {meta['names']}")
+        block_size = integer(meta["block_size"], "block_size", 1)
+        arrays = [file[_entry(i)] for i in range(len(names))]
+    for i, array in enumerate(arrays):
         if array.dtype != np.uint8 or array.ndim != 1:
-            raise CacheError(f"{os.fspath(path)}: expected bytes, got {array.dtype} of shape {list(array.shape)}")
+            raise CacheError(f"{path}, layer {i}: expected bytes, got {array.dtype} of shape {list(array.shape)}")
     return names, block_size, arrays
 
 
