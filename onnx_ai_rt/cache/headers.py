@@ -79,6 +79,7 @@ def read_headers(data: Bytes, place: str = "PagedCache", *, is_run: bool = False
     Raises:
         CacheError: a ValueError that says in one sentence what is wrong, and where: the operators' own check.
     """
+    place = place.encode(errors="backslashreplace").decode()  # names of files need not be UTF-8
     try:
         pages = parse_paged_cache(data, place, "cache", is_run)
     except ValueError as error:
