@@ -38,9 +38,10 @@ def _open(path: str) -> PagedCache:
     from onnx_ai_rt.cache import CacheError, PagedCache
 
     try:
-        size = os.stat(path).st_size
-        data = np.memmap(path, np.uint8, "r") if size else np.empty(0, np.uint8)
-        return PagedCache(data, place=path)
+        if os.stat(path).st_size:
+            return PagedCache(np.memmap(path, np.uint8, "r"), place=path)
+        with open(path, "rb") as file:  # an empty file, or a pipe, which tells no size
+            return PagedCache(file.read(), place=path)
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
     except CacheError as error:
@@ -101,7 +102,11 @@ def as_lines(path: str, cache: PagedCache) -> Iterator[str]:
 
     (batch, heads, tokens, key_width), value_shape = cache.shapes
     if not cache.pages:
-        yield f"{path}: an empty cache ({format_bytes(cache.nbytes)})"
+        if cache.nbytes == 0:
+            yield f"{path}: an empty cache (0 B)"
+        else:
+            size = format_bytes(cache.nbytes)
+            yield f"{path}: no page in {size}: an empty cache with other fields alone, or no cache at all"
         return
     yield f"{path}: {tokens} tokens, batch {batch}, {heads} heads, width {key_width} (key) and {value_shape[3]} (value)"
     yield ""

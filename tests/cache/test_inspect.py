@@ -1,8 +1,11 @@
 """``python -m onnx_ai_rt inspect``."""
 
 import json
+import os
+import threading
 
 import pytest
+from cache import wire_writer as w
 from cache.defects import DEFECTS as ALL_DEFECTS
 from cache.defects import base, broken, missing_words
 
@@ -48,6 +51,23 @@ def test_empty(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["pages"] == []
 
 
+@pytest.mark.parametrize(
+    ("content", "size"),
+    [(b"\x12\x07layer 3", "9 B"), (b"\x92\x01" + w.varint(3 << 20) + bytes(3 << 20), "3.0 MiB")],
+    ids=["name", "unknown field"],
+)
+def test_bytes_without_a_page(content, size, tmp_path, capsys):
+    """protobuf takes them, but they are hardly what was meant."""
+    path = tmp_path / "a.cache"
+    path.write_bytes(content)
+    assert main(["inspect", str(path)]) == 0
+    text = f"{path}: no page in {size}: an empty cache with other fields alone, or no cache at all\n"
+    assert capsys.readouterr().out == text
+    assert main(["inspect", "--json", str(path)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["pages"], shown["bytes"]) == ([], len(content))
+
+
 @pytest.mark.parametrize("defect", ALL_DEFECTS[::7], ids=[d.name for d in ALL_DEFECTS[::7]])
 def test_damaged(defect, tmp_path, capsys):
     path = tmp_path / "damaged"
@@ -58,6 +78,16 @@ def test_damaged(defect, tmp_path, capsys):
     assert captured.err.startswith(f"onnx_ai_rt: {path}")
     assert captured.err.count("\n") == 1
     assert missing_words(captured.err, defect.words) == []
+
+
+def test_a_pipe(path, tmp_path, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[path.read_bytes()])
+    writer.start()
+    assert main(["inspect", str(pipe)]) == 0
+    writer.join()
+    assert capsys.readouterr().out.startswith(f"{pipe}: 8 tokens, batch 2")
 
 
 def test_missing_file(capsys):
