@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 
+from onnx_ai_rt._check_attributes import attribute_problems
 from onnx_ai_rt._library import query
 
 DOMAIN = "ai.rt"
@@ -34,25 +35,10 @@ _RUNTIME_OF_OPSET = {23: (1, 23), 24: (1, 24), 25: (1, 24), 26: (1, 25), 27: (1,
 _RUNTIME_OF_IR = {11: (1, 23), 12: (1, 24), 13: (1, 24), 14: (1, 32)}
 _OLDEST = (1, 21)
 
-_ATTRIBUTES = {
-    "Attention": {
-        "is_causal",
-        "kv_num_heads",
-        "left_window_size",
-        "q_num_heads",
-        "qk_matmul_output_mode",
-        "right_window_size",
-        "scale",
-        "softcap",
-        "softmax_precision",
-    },
-    "PagedAttention": {"block_size", "is_causal", "left_window_size", "max_tokens", "scale", "softcap"},
-}
-
 
 @dataclass(frozen=True)
 class NodeReport:
-    """One attention node."""
+    """One attention node, or another one of ai.rt that is not served."""
 
     operator: str
     """With its domain: ``"ai.onnx::Attention"``."""
@@ -65,6 +51,10 @@ class NodeReport:
     """Why not; or what to know where it is served."""
     types: Mapping[str, str]
     """Element types of its inputs as far as shape inference knows them."""
+
+    @property
+    def is_attention(self) -> bool:
+        return "Attention" in self.operator
 
 
 @dataclass(frozen=True)
@@ -80,15 +70,20 @@ class ModelReport:
 
 
 def check_model(model: onnx.ModelProto) -> ModelReport:
-    """Lists the attention nodes of a model, those of subgraphs and functions included."""
+    """Lists the attention nodes of a model, those of subgraphs and functions included.
+
+    What else there is of ai.rt, as PagedCacheLength, is in the list only where it is not served.
+    """
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     operators = {o["name"]: o for o in query("info")["operators"]}
     functions = {(f.domain, f.name) for f in model.functions}
     nodes = []
     for scope in _scopes(_inferred(model)):
         for node in scope.nodes:
-            if (node.domain, node.op_type) not in functions and _is_attention(node):
-                nodes.append(_node_report(node, scope, operators))
+            if (node.domain, node.op_type) not in functions and _concerns_us(node):
+                report = _node_report(node, scope, operators)
+                if report.is_attention or not report.served:
+                    nodes.append(report)
     return ModelReport(model.ir_version, opset, _needed_runtime(model.ir_version, opset), tuple(nodes))
 
 
@@ -139,7 +134,7 @@ def _name(node: onnx.NodeProto) -> str:
     return node.name or next((output for output in node.output if output), "")
 
 
-def _is_attention(node: onnx.NodeProto) -> bool:
+def _concerns_us(node: onnx.NodeProto) -> bool:
     if node.domain == "com.microsoft":
         return node.op_type in _CONTRIB
     return node.domain == DOMAIN or "Attention" in node.op_type
@@ -181,10 +176,7 @@ def _reasons_against(node: onnx.NodeProto, operator: Mapping[str, Any], types: M
     slots = operator["inputs"]
     if len(node.input) > len(slots):
         reasons.append(f"it has {len(node.input)} inputs, {operator['name']} takes at most {len(slots)}")
-    known = _ATTRIBUTES.get(operator["name"], set())
-    unknown = sorted(a.name for a in node.attribute if a.name not in known)
-    if unknown:
-        reasons.append(f"attribute {', '.join(unknown)} is not one of {operator['name']} up to opset 25")
+    reasons += attribute_problems(node)
     for i, slot in enumerate(slots):
         given = i < len(node.input) and node.input[i] != ""
         got = types.get(slot["name"])

@@ -61,11 +61,9 @@ def _as_text(path: str, report: ModelReport) -> str:
         if types:
             lines.append(f"{'':<12}{types}")
         lines += [f"{'':<12}{reason}" for reason in node.reasons]
-    served = sum(node.served for node in report.nodes)
-    if report.nodes:
-        lines += ["", f"{served} of {len(report.nodes)} attention nodes are served"]
-    else:
-        lines += ["", "no attention nodes"]
+    attention = [node for node in report.nodes if node.is_attention]
+    served = sum(node.served for node in attention)
+    lines += ["", f"{served} of {len(attention)} attention nodes are served" if attention else "no attention nodes"]
     return "\n".join(lines)
 
 

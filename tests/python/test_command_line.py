@@ -146,6 +146,81 @@ def test_check_says_why_not(
     assert reason in " ".join(got["reasons"])
 
 
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"scale": float("nan")}, "attribute scale must be finite, got nan"),
+        ({"scale": 1}, "attribute scale must be a float, got type INT"),
+        ({"softcap": float("-inf")}, "attribute softcap must be finite, got -inf"),
+        ({"is_causal": 1.0}, "attribute is_causal must be an integer, got type FLOAT"),
+        ({"q_num_heads": 0}, "attribute q_num_heads must be 1 or more, got 0"),
+        ({"kv_num_heads": -2}, "attribute kv_num_heads must be 1 or more, got -2"),
+        ({"q_num_heads": 3, "kv_num_heads": 2}, "attribute q_num_heads must be a multiple of kv_num_heads 2, got 3"),
+        ({"qk_matmul_output_mode": 4}, "attribute qk_matmul_output_mode must be 0 to 3, got 4"),
+        ({"left_window_size": -2}, "attribute left_window_size must be -1 or more, got -2"),
+        ({"right_window_size": -9}, "attribute right_window_size must be -1 or more, got -9"),
+    ],
+    ids=str,
+)
+def test_check_judges_attributes(
+    attributes: dict[str, Any], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the operator does: it refuses to run with them."""
+    file = save(tmp_path, [attention("ai.rt", **attributes)])
+    node = only_node(capsys, file)
+    assert (node["served"], node["reasons"]) == (False, [reason])
+    import onnxruntime
+
+    options = onnx_ai_rt.register(onnxruntime.SessionOptions())
+    feeds = {name: np.zeros((1, 2, 3, 4), np.float32) for name in "QKV"}
+    with pytest.raises(Exception, match=next(iter(attributes))):
+        onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"is_causal": 7, "scale": -0.5, "softcap": -1.0},
+        {"q_num_heads": 4, "kv_num_heads": 2, "qk_matmul_output_mode": 3, "softmax_precision": 11},
+        {"left_window_size": -1, "right_window_size": 0},
+    ],
+    ids=str,
+)
+def test_check_lets_valid_attributes_be(
+    attributes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert only_node(capsys, save(tmp_path, [attention(**attributes)]))["served"]
+
+
+def test_check_of_attributes_that_a_function_hands_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = attention(name="in f")
+    node.attribute.add(name="scale", ref_attr_name="s", type=onnx.AttributeProto.FLOAT)
+    opsets = [helper.make_opsetid("", 23)]
+    function = helper.make_function("mine", "F", ["Q", "K", "V"], ["Y"], [node], opsets, attributes=["s"])
+    call = helper.make_node("F", ["Q", "K", "V"], ["Y"], domain="mine", s=float("nan"))
+    assert only_node(capsys, save(tmp_path, [call], functions=[function]))["served"]
+
+
+def test_check_counts_attention_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the other operators of ai.rt it lists those that are not served."""
+    length = helper.make_node("PagedCacheLength", ["cache"], ["n"], domain="ai.rt", name="length")
+    paged = helper.make_node("PagedAttention", [*"QKV", "cache"], ["Y"], domain="ai.rt", name="paged", block_size=4)
+    types = {"Q": FLOAT, "K": FLOAT, "V": FLOAT, "cache": TensorProto.UINT8}
+    file = save(tmp_path, [length, paged], types=types)
+    assert [node["node"] for node in report(capsys, file)["nodes"]] == ["paged"]
+    assert main(["check", file]) == 0
+    assert capsys.readouterr().out.endswith("1 of 1 attention nodes are served\n")
+    length.attribute.append(helper.make_attribute("axis", 0))
+    paged.attribute[0].i = 0
+    file = save(tmp_path, [length, paged], types=types)
+    assert main(["check", file]) == 0
+    text = capsys.readouterr().out
+    assert "NOT SERVED  ai.rt::PagedCacheLength  'length' in graph" in text
+    assert "attribute axis is not one of PagedCacheLength" in text
+    assert "attribute block_size must be 1 or more, got 0" in text
+    assert text.endswith("0 of 1 attention nodes are served\n")
+
+
 def test_check_looks_into_subgraphs_and_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inner = helper.make_graph([attention(name="inner")], "then", [], [helper.make_tensor_value_info("Y", FLOAT, None)])
     other = helper.make_graph([helper.make_node("Identity", ["Q"], ["Y"])], "else", [], [value("Y")])
