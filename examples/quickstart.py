@@ -6,9 +6,11 @@ compares texts and speeds.
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -17,6 +19,7 @@ import onnx_ai_rt
 
 MODEL = Path(__file__).parent / "data" / "tiny_pycode_lm.onnx"
 NEW_TOKENS = 200
+ROUNDS = 5
 
 
 def open_session(register: bool, override: bool = True) -> onnxruntime.InferenceSession:
@@ -45,31 +48,53 @@ def generate(session: onnxruntime.InferenceSession, prompt: bytes) -> tuple[byte
     return bytes(new), NEW_TOKENS / (time.perf_counter() - begin)
 
 
-def run(title: str, session: onnxruntime.InferenceSession, prompt: bytes) -> tuple[bytes, bool]:
-    """Returns the generated text and whether a kernel of this library ran."""
-    generate(session, prompt)  # a warm-up, so that the speeds compare
-    onnx_ai_rt.kernel_runs(reset=True)
-    text, speed = generate(session, prompt)
-    runs = onnx_ai_rt.kernel_runs()
-    print(f"--- {title}: {speed:.0f} tokens a second")
-    for entry in runs:
+class Result(NamedTuple):
+    text: bytes
+    speed: float  # tokens a second, the median of all rounds
+    runs: list[onnx_ai_rt.KernelRun]  # kernels of this library, in one round
+
+
+def measure(sessions: dict[str, onnxruntime.InferenceSession], prompt: bytes) -> dict[str, Result]:
+    """Runs the sessions in turn, round after round: what slows the machine for a while slows all of them."""
+    texts, runs = {}, {}
+    speeds: dict[str, list[float]] = {title: [] for title in sessions}
+    for title, session in sessions.items():  # a warm-up, which also shows what runs
+        onnx_ai_rt.kernel_runs(reset=True)
+        texts[title], _ = generate(session, prompt)
+        runs[title] = onnx_ai_rt.kernel_runs()
+    for _ in range(ROUNDS):
+        for title, session in sessions.items():
+            text, speed = generate(session, prompt)
+            speeds[title].append(speed)
+            if text != texts[title]:
+                sys.exit(f"{title}: a second run gave other tokens")
+    return {title: Result(texts[title], statistics.median(speeds[title]), runs[title]) for title in sessions}
+
+
+def show(title: str, result: Result) -> None:
+    print(f"--- {title}: {result.speed:.0f} tokens a second, the median of {ROUNDS} runs in turn")
+    for entry in result.runs:
         print(f"    kernel {entry.operator}, path {entry.path}, target {entry.target}: {entry.count} runs")
-    if not runs:
+    if not result.runs:
         print("    no kernel of this library ran")
-    return text, bool(runs)
 
 
 def main() -> None:
     prompt = (sys.argv[1] if len(sys.argv) > 1 else "def __init__(self, ").encode()
-    plain, _ = run("ONNX Runtime alone", open_session(register=False), prompt)
-    ours, ran = run("with onnx_ai_rt registered", open_session(register=True), prompt)
-    control, ran_in_control = run("registered, override switched off", open_session(True, override=False), prompt)
-
-    for title, text in (("ONNX Runtime alone", plain), ("with onnx_ai_rt registered", ours)):
-        print(f"--- text, {title}:\n{(prompt + text).decode(errors='replace')}")
-    agree = plain == ours == control
+    sessions = {
+        "ONNX Runtime alone": open_session(register=False),
+        "with onnx_ai_rt registered": open_session(register=True),
+        "registered, override switched off": open_session(True, override=False),
+    }
+    results = measure(sessions, prompt)
+    for title, result in results.items():
+        show(title, result)
+    plain, ours, control = results.values()
+    for title, result in list(results.items())[:2]:
+        print(f"--- text, {title}:\n{(prompt + result.text).decode(errors='replace')}")
+    agree = plain.text == ours.text == control.text
     print(f"--- the {NEW_TOKENS} tokens agree: {agree}")
-    if not agree or not ran or ran_in_control:
+    if not agree or not ours.runs or plain.runs or control.runs:
         sys.exit("the tokens differ, or a kernel ran that should not have, or none where one should have")
 
 
