@@ -35,6 +35,16 @@ _RUNTIME_OF_OPSET = {23: (1, 23), 24: (1, 24), 25: (1, 24), 26: (1, 25), 27: (1,
 _RUNTIME_OF_IR = {11: (1, 23), 12: (1, 24), 13: (1, 24), 14: (1, 32)}
 _OLDEST = (1, 21)
 
+# 2-bit masks are refused by onnxruntime itself.
+_MASK_TYPES = {
+    "bool",
+    "float",
+    "float16",
+    "bfloat16",
+    "double",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (4, 8, 16, 32, 64)),
+}
+
 
 @dataclass(frozen=True)
 class NodeReport:
@@ -185,6 +195,11 @@ def _reasons_against(node: onnx.NodeProto, operator: Mapping[str, Any], types: M
         if got is not None and slot["types"] and got not in slot["types"]:
             reasons.append(f"input {slot['name']} must be one of {', '.join(slot['types'])}, got {got}")
     if operator["name"] == "Attention":
+        mask = types.get("attn_mask")
+        if mask is not None and mask not in _MASK_TYPES:
+            reasons.append(
+                f"input attn_mask must be bool, a float type or an integer type of 4 bits or more, got {mask}"
+            )
         for one, other in (("Q", "K"), ("Q", "past_key"), ("V", "past_value")):
             if one in types and other in types and types[one] != types[other]:
                 reasons.append(f"inputs {one} and {other} must have one type, got {types[one]} and {types[other]}")

@@ -84,6 +84,6 @@ def as_text(info: dict[str, Any]) -> str:
         for kind in ("inputs", "outputs"):
             for slot in operator[kind]:
                 name = slot["name"] + ("?" if slot["optional"] else "")
-                types = ", ".join(slot["types"]) or "float types, bool, integer types"
+                types = ", ".join(slot["types"]) or "bool, float, float16, bfloat16, double, integers of 4 to 64 bits"
                 lines.append(f"  {kind[:-1]:<8}{name:<20}{types}")
     return "\n".join(lines)

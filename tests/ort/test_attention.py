@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, given, settings
+from onnx import helper
 from support.attention_calls import (
     FLOAT_TYPES,
     INTEGER_TYPES,
@@ -65,6 +66,16 @@ def test_mask_types(mask_type: np.dtype[Any], query_type: np.dtype[Any]) -> None
 def test_four_bit_masks(shape: tuple[int, ...], mask_type: Any) -> None:
     mask = np.asarray(rng().integers(0, 8, shape)).astype(mask_type)
     check_call(make_call(PLAIN, rng(), attn_mask=mask))
+
+
+@pytest.mark.parametrize("data_type", [25, 26], ids=["uint2", "int2"])  # onnx.TensorProto.DataType
+def test_two_bit_masks_are_refused_by_the_runtime(data_type: int) -> None:
+    node = helper.make_node("Attention", ["Q", "K", "V", "mask"], ["Y"], domain="ai.rt")
+    inputs = {name: (np.float32, [1, 1, 2, 4]) for name in ("Q", "K", "V", "mask")}
+    model = make_model([node], inputs, {"Y": (np.float32, None)})
+    model.graph.input[3].type.tensor_type.elem_type = data_type
+    with pytest.raises(Exception, match=r"(?i)type"):
+        make_session(model)
 
 
 @pytest.mark.parametrize("mask_type", [np.bool_, np.float32, np.int64], ids=lambda t: np.dtype(t).name)

@@ -201,6 +201,16 @@ def test_check_of_attributes_that_a_function_hands_on(tmp_path: Path, capsys: py
     assert only_node(capsys, save(tmp_path, [call], functions=[function]))["served"]
 
 
+@pytest.mark.parametrize("kind", ["BOOL", "BFLOAT16", "UINT4", "INT64", "INT2", "UINT2", "FLOAT8E4M3FN", "STRING"])
+def test_check_judges_the_type_of_masks(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    types = {"Q": FLOAT, "K": FLOAT, "V": FLOAT, "m": TensorProto.DataType.Value(kind)}
+    node = only_node(capsys, save(tmp_path, [attention(inputs=("Q", "K", "V", "m"))], types=types))
+    assert node["served"] == (kind in ("BOOL", "BFLOAT16", "UINT4", "INT64"))
+    if not node["served"]:
+        expected = "bool, a float type or an integer type of 4 bits or more"
+        assert node["reasons"] == [f"input attn_mask must be {expected}, got {kind.lower()}"]
+
+
 def test_check_counts_attention_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the other operators of ai.rt it lists those that are not served."""
     length = helper.make_node("PagedCacheLength", ["cache"], ["n"], domain="ai.rt", name="length")
