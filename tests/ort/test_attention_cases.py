@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from onnx import helper
-from support.attention_json_cases import ATOL, RTOL, JsonCase, attention_json_cases
-from support.onnx_node_cases import NO_JUDGE, ONNX_IS_JUDGE, NodeCase, attention_node_cases
+from support.attention_json_cases import JsonCase, attention_json_cases
+from support.attention_known_cases import (
+    check_json_case,
+    check_node_case,
+    each_json_case,
+    each_node_case,
+    needs_onnx_as_judge,
+)
+from support.onnx_node_cases import NodeCase, attention_node_cases
 from support.sessions import IR_VERSION, NEWEST_OPSET, OPSET, make_model, make_session, run
 
 import onnx_ai_rt
@@ -19,7 +25,7 @@ def _counted_once(operator: str) -> None:
 
 
 @pytest.mark.parametrize("domain", ["", "ai.rt"])
-@pytest.mark.parametrize("case", attention_json_cases(), ids=lambda case: case.name)
+@each_json_case
 def test_json_case(case: JsonCase, domain: str) -> None:
     node = helper.make_node("Attention", case.node_inputs, case.node_outputs, domain=domain, **case.attributes)
     model = make_model(
@@ -32,16 +38,14 @@ def test_json_case(case: JsonCase, domain: str) -> None:
     onnx_ai_rt.kernel_runs(reset=True)
     got = run(session, case.inputs)
     _counted_once("Attention" if domain == "" else "ai.rt::Attention")
-    for name, expected in case.outputs.items():
-        assert got[name].dtype == expected.dtype
-        np.testing.assert_allclose(got[name], expected, rtol=RTOL, atol=ATOL, err_msg=name)
+    check_json_case(case, got)
 
 
 def test_number_of_json_cases() -> None:
     assert len(attention_json_cases()) == 51
 
 
-@pytest.mark.skipif(not ONNX_IS_JUDGE, reason=NO_JUDGE)
+@needs_onnx_as_judge
 def test_number_of_node_cases() -> None:
     cases = attention_node_cases()
     loads = sum(case.opset <= NEWEST_OPSET for case in cases)
@@ -52,8 +56,7 @@ def test_number_of_node_cases() -> None:
     assert loads == len(cases) or NEWEST_OPSET < 25
 
 
-@pytest.mark.skipif(not ONNX_IS_JUDGE, reason=NO_JUDGE)
-@pytest.mark.parametrize("case", attention_node_cases(), ids=lambda case: case.name)
+@each_node_case
 def test_onnx_node_case(case: NodeCase) -> None:
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
@@ -67,14 +70,4 @@ def test_onnx_node_case(case: NodeCase) -> None:
     onnx_ai_rt.kernel_runs(reset=True)
     got = run(session, case.inputs)
     _counted_once("Attention")
-    for name, expected in case.outputs.items():
-        assert got[name].dtype == expected.dtype
-        # The stored results of half types were computed in them, step by step.
-        slack = {"float16": 5e-3, "bfloat16": 4e-2}.get(expected.dtype.name, 0.0)
-        np.testing.assert_allclose(
-            np.float64(got[name]),
-            np.float64(expected),
-            rtol=max(case.rtol, slack),
-            atol=max(case.atol, slack),
-            err_msg=name,
-        )
+    check_node_case(case, case.outputs, got)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-from onnx import helper
-from support.attention_json_cases import ATOL, RTOL, JsonCase, attention_json_cases
-from support.onnx_models import ATTENTION_INPUTS, ATTENTION_OUTPUTS
-from support.onnx_node_cases import NO_JUDGE, ONNX_IS_JUDGE, NodeCase, attention_node_cases
+from support.attention_json_cases import JsonCase, attention_json_cases
+from support.attention_known_cases import (
+    check_json_case,
+    check_node_case,
+    each_json_case,
+    each_node_case,
+    node_call,
+    node_outputs,
+)
+from support.onnx_models import ATTENTION_OUTPUTS
+from support.onnx_node_cases import ONNX_IS_JUDGE, NodeCase, attention_node_cases
 
 from onnx_ai_rt.reference import attention
 
@@ -18,29 +23,14 @@ def test_number_of_cases() -> None:
         assert len(attention_node_cases()) >= 93
 
 
-@pytest.mark.parametrize("case", attention_json_cases(), ids=lambda case: case.name)
+@each_json_case
 def test_json_case(case: JsonCase) -> None:
-    got = dict(zip(ATTENTION_OUTPUTS, attention(**case.inputs, **case.attributes), strict=True))
-    for name, expected in case.outputs.items():
-        assert got[name].dtype == expected.dtype
-        np.testing.assert_allclose(got[name], expected, rtol=RTOL, atol=ATOL, err_msg=name)
+    got = attention(**case.inputs, **case.attributes)
+    check_json_case(case, dict(zip(ATTENTION_OUTPUTS, got, strict=True)))
 
 
-@pytest.mark.skipif(not ONNX_IS_JUDGE, reason=NO_JUDGE)
-@pytest.mark.parametrize("case", attention_node_cases(), ids=lambda case: case.name)
+@each_node_case
 def test_onnx_node_case(case: NodeCase) -> None:
-    node = case.node
-    inputs = {name: case.inputs[value] for name, value in zip(ATTENTION_INPUTS, node.input, strict=False) if value}
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    got = dict(zip(node.output, attention(**inputs, **attributes), strict=False))
-    for name, expected in case.outputs.items():
-        assert got[name].dtype == expected.dtype
-        # The stored results of half types were computed in them, step by step.
-        slack = {"float16": 5e-3, "bfloat16": 4e-2}.get(expected.dtype.name, 0.0)
-        np.testing.assert_allclose(
-            np.float64(got[name]),
-            np.float64(expected),
-            rtol=max(case.rtol, slack),
-            atol=max(case.atol, slack),
-            err_msg=name,
-        )
+    inputs, attributes = node_call(case)
+    got = attention(**inputs, **attributes)
+    check_node_case(case, node_outputs(case), dict(zip(ATTENTION_OUTPUTS, got, strict=True)))
