@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from google.protobuf.message import DecodeError
 
     from onnx_ai_rt._check import check_model
+    from onnx_ai_rt._invalid_models import explained
     from onnx_ai_rt.schemas import register_schemas
 
     try:
@@ -35,7 +36,11 @@ def run(args: argparse.Namespace) -> int:
     if not model.HasField("graph"):
         raise CommandError(f"{args.model} is not an ONNX model: it has no graph")
     register_schemas()  # lets onnx infer the types behind operators of ai.rt
-    report = check_model(model)
+    try:
+        with explained(model, "check"):
+            report = check_model(model)
+    except ValueError as error:
+        raise CommandError(f"{args.model}: {error}") from error
     if args.json:
         print(json.dumps({**asdict(report), "installed_onnxruntime": _installed_runtime()}, indent=2))
     else:

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from onnx_ai_rt._arguments import choice, described, integer, items
+from onnx_ai_rt._invalid_models import explained
 from onnx_ai_rt.reference.quantize import FORMATS
 from onnx_ai_rt.rewrite.evaluate import Evaluator
 from onnx_ai_rt.rewrite.formats import NewPages
@@ -100,6 +101,11 @@ def to_paged(
         max_tokens,
         left_window_size,
     )
+    with explained(model, "to_paged"):
+        return _converted(model, options, ones)
+
+
+def _converted(model: onnx.ModelProto, options: _Options, ones: Collection[str]) -> PagedModel:
     view = GraphView(model)
     unknown = sorted(set(ones) - view.inputs.keys())
     if unknown:

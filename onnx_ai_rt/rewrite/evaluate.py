@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_ai_rt.rewrite.graph import GraphView, attributes, is_onnx, read_names, size_of
 
 Array = npt.NDArray[Any]
+_MOST_LETTERS = 200  # of a reason that is somebody else's
 
 
 class NotComputable(Exception):
@@ -88,15 +89,16 @@ class Evaluator:
             feeds[self._view.nodes[index].output[0]] = self._shape_result(index, sizes, values)
         if target in feeds:
             return {target: feeds[target]}
-        program = self._program(target, part, frozenset(values))
-        needed = set(program.input_names)
         try:
+            program = self._program(target, part, frozenset(values))
+            needed = set(program.input_names)
             with np.errstate(all="ignore"):
                 results = program.run(
                     None, {name: value for name, value in feeds.items() if name in needed}, intermediate=True
                 )
-        except Exception as error:  # whatever numpy or an operator of the reference evaluator raises
-            raise NotComputable(f"computing it fails: {str(error) or type(error).__name__}") from error
+        except Exception as error:  # whatever numpy, an operator, or one that the reference evaluator lacks raises
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise NotComputable(f"computing it fails: {reason[:_MOST_LETTERS]}") from error
         assert isinstance(results, dict)
         return {
             name: np.asarray(value) for name, value in results.items() if isinstance(value, np.ndarray | np.generic)
