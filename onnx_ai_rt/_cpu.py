@@ -23,7 +23,8 @@ class CpuInfo:
     features: tuple[str, ...]
     """Instruction sets that matter here, in the system's spelling; empty where the system does not tell."""
     targets: tuple[str, ...]
-    """Instruction sets that the kernels are compiled for and this CPU runs, best first, in Highway's spelling."""
+    """Instruction sets that the kernels are compiled for and this CPU runs, best first, in Highway's spelling; and
+    ``AMX``, and ``AMX_EMULATED`` for tests, last."""
     chosen: str
     """The one that runs."""
 

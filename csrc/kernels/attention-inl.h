@@ -9,23 +9,12 @@
 
 #include <memory>
 
-#include "kernels/bfloat16_engine-inl.h"
-#include "kernels/direct_engine-inl.h"
-#include "kernels/packed_engine-inl.h"
+#include "kernels/engine_choice-inl.h"
 #include "kernels/softmax_state-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
 namespace HWY_NAMESPACE {
-
-template <typename C>
-std::unique_ptr<TileEngine<C>> MakeEngine(RowBuffers<C>& rows, const KeyTile& tile) {
-  if (rows.item.rows() <= kDirectRows) return std::make_unique<DirectEngine<C>>(rows, tile);
-  if constexpr (sizeof(C) == 4 && kMultipliesBFloat16) {
-    if (BFloat16Engine::Serves(rows.item)) return std::make_unique<BFloat16Engine>(rows, tile);
-  }
-  return std::make_unique<PackedEngine<C>>(rows, tile);
-}
 
 template <typename C>
 class ItemRun {
@@ -39,7 +28,7 @@ class ItemRun {
         tile_(item),
         rows_{item},
         saw_keys_(Allocate<uint8_t>(row_count_)) {
-    scratch_ = Allocate<C>(row_count_ * (ldo_ + kN + 1) + 2 * kChunkRows * kTileKeys + 6 * kN);
+    scratch_ = Allocate<C>(row_count_ * (ldo_ + kN + 1) + 2 * kMostChunkRows * kTileKeys + 6 * kN);
     C* next = scratch_.get();
     const auto take = [&next](int64_t count) {
       C* start = next;
@@ -48,8 +37,8 @@ class ItemRun {
     };
     rows_.ldo = ldo_;
     rows_.output = take(row_count_ * ldo_);
-    rows_.scores = take(kChunkRows * kTileKeys);
-    bias_ = take(kChunkRows * kTileKeys);
+    rows_.scores = take(kMostChunkRows * kTileKeys);
+    bias_ = take(kMostChunkRows * kTileKeys);
     sums_ = take(row_count_ * kN);
     max_ = take(row_count_);
     std::fill(rows_.output, rows_.output + row_count_ * ldo_, C{0});
@@ -57,6 +46,7 @@ class ItemRun {
     std::fill(max_, max_ + row_count_, kMinusInfinity<C>);
     std::fill(saw_keys_.get(), saw_keys_.get() + row_count_, uint8_t{0});
     engine_ = MakeEngine<C>(rows_, tile_);
+    chunk_rows_ = engine_->ChunkRows();
   }
 
   void Stream() {
@@ -99,8 +89,8 @@ class ItemRun {
       const int64_t end = std::min(key + tile_.keys(), item_.scores.kv_len);
       tile_.MoveTo(key, end);
       engine_->Pack(end - key, false);
-      for (int64_t r = 0; r < row_count_; r += kChunkRows) {
-        const int64_t count = std::min<int64_t>(kChunkRows, row_count_ - r);
+      for (int64_t r = 0; r < row_count_; r += chunk_rows_) {
+        const int64_t count = std::min(chunk_rows_, row_count_ - r);
         engine_->Dots(r, count, end - key, RowFetch());
         for (int64_t i = 0; i < count; ++i) WriteScoreRow(r + i, key, end - key, rows_.scores + i * kTileKeys);
       }
@@ -109,13 +99,13 @@ class ItemRun {
 
  private:
   static constexpr int64_t kN = static_cast<int64_t>(kLanes<C>);
-  static constexpr int64_t kMaxLanesRows = (kChunkRows + kN - 1) / kN * kN;  // a chunk's rows in whole vectors
+  static constexpr int64_t kMaxLanesRows = (kMostChunkRows + kN - 1) / kN * kN;  // a chunk's rows in whole vectors
 
   void StreamTile(int64_t key, int64_t end) {
     tile_.Decode();
     packed_ = false;
-    for (int64_t r = 0; r < row_count_; r += kChunkRows) {
-      StreamChunk(r, std::min<int64_t>(kChunkRows, row_count_ - r), key, end);
+    for (int64_t r = 0; r < row_count_; r += chunk_rows_) {
+      StreamChunk(r, std::min(chunk_rows_, row_count_ - r), key, end);
     }
   }
 
@@ -175,7 +165,7 @@ class ItemRun {
     }
     if (key >= mask.key_count) return RowFetch();
     const int64_t bytes = static_cast<int64_t>(BytesOf(mask.dtype));
-    const int64_t rows = std::min<int64_t>(kChunkRows, row_count_ - row);
+    const int64_t rows = std::min(chunk_rows_, row_count_ - row);
     return RowFetch(MaskAt(item_, row, key), (rows + item_.group - 1) / item_.group, tile_.keys() * bytes,
                     mask.token_stride * bytes);
   }
@@ -284,7 +274,8 @@ class ItemRun {
   C* max_ = nullptr;                               // rows
   C* bias_ = nullptr;                              // chunk x tile
   std::unique_ptr<TileEngine<C>> engine_;
-  bool is_tame_[kChunkRows];  // their bias
+  bool is_tame_[kMostChunkRows];  // their bias
+  int64_t chunk_rows_ = 0;
   bool packed_ = false;
 };
 

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "hwy/aligned_allocator.h"
+#include "kernels/cpu_features.h"
 
 namespace onnx_ai_rt {
 namespace {
@@ -55,6 +56,7 @@ class TaskRun {
     item.token_end = std::min(sizes_.q_len, item.token_begin + task_.split.query_block);
     item.scale = task_.scale;
     item.softcap = task_.softcap;
+    item.tiles = tiles_;
     item.visibility = task_.VisibilityOf(b);
     item.mask = task_.MaskOf(b, h);
     item.scores = task_.ScoresOf(b, h);
@@ -115,6 +117,7 @@ class TaskRun {
   const AttentionSizes& sizes_;
   const AttentionKernels& kernels_;
   const int64_t blocks_;
+  const TileUnit tiles_ = ChosenTiles();
   int64_t rows_ = 0, padded_ = 0, element_bytes_ = 0;
   hwy::AlignedFreeUniquePtr<uint8_t[]> partials_;
 };
@@ -136,6 +139,16 @@ AttentionSplit ChooseSplit(const AttentionSizes& sizes, bool compute_in_double, 
     split.key_pieces = std::clamp<int64_t>(sizes.kv_len / kMinPieceKeys, 1, CeilDiv(kWantedItems, pairs));
   }
   return split;
+}
+
+std::string PathOf(bool direct, bool compute_in_double, DType query, int data_parts) {
+  if (compute_in_double) return direct ? "direct_f64" : "tiled_f64";
+  if (direct) return "direct_f32";
+  const int parts = MostParts(BFloat16Parts(query), data_parts);
+  if (parts != 0 && ChosenTiles() != TileUnit::kNone) {
+    return query == DType::kHalf ? "tiled_amx_f16" : "tiled_amx_bf16";
+  }
+  return parts == 1 && AttentionKernelsF32().multiplies_bfloat16 ? "tiled_bf16" : "tiled_f32";
 }
 
 void RunTask(const AttentionTask& task, Executor& executor) {

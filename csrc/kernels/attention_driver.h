@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/attention_item.h"
+#include "kernels/bfloat16_parts.h"
 #include "kernels/executor.h"
 
 namespace onnx_ai_rt {
@@ -24,6 +26,10 @@ struct AttentionSizes {
 };
 
 AttentionSplit ChooseSplit(const AttentionSizes& sizes, bool compute_in_double, bool may_split_keys);
+
+// The name of the way that items take: data_parts are the BFloat16Parts of all keys and values. An item whose own are
+// fewer may take a faster one.
+std::string PathOf(bool direct, bool compute_in_double, DType query, int data_parts);
 
 // Strides, in elements, of a tensor of queries or outputs.
 struct HeadLayout {

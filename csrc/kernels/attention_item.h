@@ -9,6 +9,7 @@
 
 #include "kernels/quantize.h"
 #include "kernels/tensor_view.h"
+#include "kernels/tile_unit.h"
 
 namespace onnx_ai_rt {
 
@@ -110,6 +111,7 @@ struct AttentionItem {
   int64_t token_begin = 0, token_end = 0;  // query tokens; row r is token r / group, head r % group
   int64_t key_begin = 0, key_end = 0;      // multiples of kTileKeys, or T
   double scale = 1.0, softcap = 0.0;       // softcap 0 is off
+  TileUnit tiles = TileUnit::kNone;        // what may be used of them
   Visibility visibility;
   MaskRows mask;
   const KeyRun* runs = nullptr;  // ascending, cover [key_begin, key_end)
@@ -135,7 +137,7 @@ struct AttentionKernels {
   void (*merge)(const AttentionItem& item, const PartialState* partials, size_t count);
   // Columns of a partial state's output row: Dv rounded up to whole vectors.
   int64_t (*padded_v_head_size)(int64_t v_head_size);
-  // Whether many rows of bfloat16 are multiplied as such.
+  // Whether many rows of bfloat16 are multiplied as such, also without tiles.
   bool multiplies_bfloat16;
 };
 

@@ -282,10 +282,9 @@ AttentionPlan PlanAttention(const std::string& op_name, const AttentionAttribute
   plan.query_block = split.query_block;
   plan.key_pieces = split.key_pieces;
   const bool direct = plan.query_block * (plan.q_heads / plan.kv_heads) <= kDirectRows;
-  const bool pairs = !direct && !plan.compute_in_double && AttentionKernelsF32().multiplies_bfloat16 &&
-                     inputs.query.dtype == DType::kBFloat16 && inputs.value.dtype == DType::kBFloat16;
-  plan.path = std::string(direct ? "direct" : "tiled") +
-              (plan.compute_in_double ? "_f64" : (pairs ? "_bf16" : "_f32")) + (request.scores ? "_scores" : "");
+  const int data_parts = MostParts(BFloat16Parts(inputs.key.dtype), BFloat16Parts(inputs.value.dtype));
+  plan.path = PathOf(direct, plan.compute_in_double, inputs.query.dtype, data_parts);
+  if (request.scores) plan.path += "_scores";
   return plan;
 }
 

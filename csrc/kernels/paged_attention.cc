@@ -9,6 +9,41 @@
 namespace onnx_ai_rt {
 namespace {
 
+// Whether a row of it is bytes of one scale.
+bool IsReadInPlace(const StoredPayload& payload) {
+  const AffineParameters& affine = payload.affine;
+  const bool one_pair = !payload.IsAffine() || affine.axis < 0 || (affine.stride[2] == 0 && affine.stride[3] == 0);
+  return one_pair && payload.width * BitsOf(payload.dtype) % 8 == 0;
+}
+
+RowSource PageRows(const StoredPayload& payload, int64_t b, int64_t h) {
+  RowSource rows;
+  if (payload.width == 0) {  // no values, in whatever format
+    rows.dtype = DType::kFloat;
+    return rows;
+  }
+  const AffineParameters& affine = payload.affine;
+  if (!IsReadInPlace(payload)) {
+    rows.payload = &payload;
+    rows.batch = b;
+    rows.head = h;
+    return rows;
+  }
+  rows.dtype = payload.dtype;
+  rows.stride_bytes = payload.width * BitsOf(payload.dtype) / 8;
+  rows.data = payload.data + (b * payload.heads + h) * payload.capacity * rows.stride_bytes;
+  if (payload.IsAffine()) {
+    const int64_t pair = affine.axis < 0 ? 0 : affine.PairOf(b, h, 0, 0);
+    rows.scale = affine.axis < 0 ? affine.first_scale : ScaleOf(affine, pair);
+    rows.zero_point = affine.axis < 0 ? affine.first_zero_point : ZeroPointOf(affine, payload.dtype, pair);
+  }
+  return rows;
+}
+
+int PartsOf(const StoredPayload& payload) {
+  return payload.width != 0 && IsReadInPlace(payload) ? BFloat16Parts(payload.dtype) : 0;
+}
+
 class PagedTask final : public AttentionTask {
  public:
   PagedTask(const PagedAttentionPlan& plan, const PagedAttentionInputs& inputs, void* out) : plan_(plan), in_(inputs) {
@@ -65,32 +100,6 @@ class PagedTask final : public AttentionTask {
     rows.data = static_cast<const uint8_t*>(view.data) + pair * plan_.new_len * bytes;
     rows.dtype = view.dtype;
     rows.stride_bytes = bytes;
-    return rows;
-  }
-
-  static RowSource PageRows(const StoredPayload& payload, int64_t b, int64_t h) {
-    RowSource rows;
-    if (payload.width == 0) {  // no values, in whatever format
-      rows.dtype = DType::kFloat;
-      return rows;
-    }
-    const int64_t row_bits = payload.width * BitsOf(payload.dtype);
-    const AffineParameters& affine = payload.affine;
-    const bool one_pair = !payload.IsAffine() || affine.axis < 0 || (affine.stride[2] == 0 && affine.stride[3] == 0);
-    if (!one_pair || row_bits % 8 != 0) {
-      rows.payload = &payload;
-      rows.batch = b;
-      rows.head = h;
-      return rows;
-    }
-    rows.dtype = payload.dtype;
-    rows.stride_bytes = row_bits / 8;
-    rows.data = payload.data + (b * payload.heads + h) * payload.capacity * rows.stride_bytes;
-    if (payload.IsAffine()) {
-      const int64_t pair = affine.axis < 0 ? 0 : affine.PairOf(b, h, 0, 0);
-      rows.scale = affine.axis < 0 ? affine.first_scale : ScaleOf(affine, pair);
-      rows.zero_point = affine.axis < 0 ? affine.first_zero_point : ZeroPointOf(affine, payload.dtype, pair);
-    }
     return rows;
   }
 
@@ -202,8 +211,12 @@ PagedAttentionPlan PlanPagedAttention(const std::string& op_name, const Attentio
   const AttentionSplit split = ChooseSplit(sizes, false, true);
   plan.query_block = split.query_block;
   plan.key_pieces = split.key_pieces;
-  plan.path =
-      split.query_block * (plan.q_heads / plan.kv_heads) <= kDirectRows ? "paged_direct_f32" : "paged_tiled_f32";
+  int parts = BFloat16Parts(inputs.key.dtype);  // and V's
+  for (size_t i = 0; i < inputs.page_count; ++i) {
+    parts = MostParts(parts, MostParts(PartsOf(inputs.pages[i].key), PartsOf(inputs.pages[i].value)));
+  }
+  const bool direct = split.query_block * (plan.q_heads / plan.kv_heads) <= kDirectRows;
+  plan.path = "paged_" + PathOf(direct, false, inputs.query.dtype, parts);
   return plan;
 }
 

@@ -2,7 +2,7 @@
 //
 // DirectEngine    few rows: dot products on K and V as they are stored
 // PackedEngine    many rows: K transposed and V promoted once a tile
-// BFloat16Engine  many bfloat16 rows where the CPU multiplies bfloat16 pairs
+// BFloat16Engine  many bfloat16 rows where the CPU multiplies bfloat16 pairs; also float16 where it multiplies tiles
 #if defined(ONNX_AI_RT_TILE_ENGINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNX_AI_RT_TILE_ENGINE_INL_H_
 #undef ONNX_AI_RT_TILE_ENGINE_INL_H_
@@ -23,6 +23,7 @@ namespace HWY_NAMESPACE {
 
 // Rows that go through a tile together: their scores stay in the first-level cache.
 inline constexpr int64_t kChunkRows = 4 * kMaxRows;
+inline constexpr int64_t kMostChunkRows = 32;  // of any engine
 
 template <typename C>
 int64_t RoundUpToLanes(int64_t n) {
@@ -49,10 +50,11 @@ hwy::AlignedFreeUniquePtr<T[]> Allocate(int64_t count) {
 template <typename C>
 struct RowBuffers {
   const AttentionItem& item;
-  int64_t ldo = 0;                     // of output
-  C* output = nullptr;                 // rows x ldo, not divided yet
-  C* scores = nullptr;                 // chunk x tile: dot products, then weights
-  const C* row_bias[kChunkRows] = {};  // of the chunk; null: the row sees no key of the tile. Set where some are hidden
+  int64_t ldo = 0;      // of output
+  C* output = nullptr;  // rows x ldo, not divided yet
+  C* scores = nullptr;  // chunk x tile: dot products, then weights
+  // Of the chunk; null: the row sees no key of the tile. Set where some are hidden.
+  const C* row_bias[kMostChunkRows] = {};
 };
 
 // Known to the compiler, which saves registers.
@@ -85,6 +87,8 @@ class TileEngine {
   TileEngine(RowBuffers<C>& rows, const KeyTile& tile) : item_(rows.item), rows_(rows), tile_(tile) {}
   virtual ~TileEngine() = default;
 
+  // Rows of a chunk, at most.
+  virtual int64_t ChunkRows() const { return kChunkRows; }
   // The tile has moved; its first `width` keys will be used. values: also their values.
   virtual void Pack(int64_t width, bool values) = 0;
   // scores = q . k for the chunk [row, row + count) and the tile's first `width` keys. Does `fetch` on the way.

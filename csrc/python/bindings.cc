@@ -1,5 +1,6 @@
 #include "python/bindings.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -23,6 +24,17 @@ constexpr NamedType kTypes[] = {
     {"uint16", DType::kUInt16}, {"int32", DType::kInt32},  {"uint32", DType::kUInt32},     {"int64", DType::kInt64},
     {"uint64", DType::kUInt64},
 };
+
+using Pairs = py::array_t<uint32_t, py::array::c_style>;
+using Floats = py::array_t<float, py::array::c_style>;
+
+Floats MultiplyTileOfArrays(const Pairs& a, const Pairs& b, const Floats& c, bool emulated) {
+  if (a.size() != 256 || b.size() != 256 || c.size() != 256) Fail("expected tiles of 256 elements");
+  Floats result({16, 16});
+  std::copy_n(c.data(), 256, result.mutable_data());
+  MultiplyTile(emulated ? TileUnit::kEmulated : TileUnit::kAmx, a.data(), b.data(), result.mutable_data());
+  return result;
+}
 
 }  // namespace
 
@@ -71,6 +83,10 @@ void BindCpuFeatures(py::module_& m) {
   m.def("chosen_cpu_target", &ChosenCpuTarget, "The instruction set that runs now.");
   m.def("choose_cpu_target", &ChooseCpuTarget, py::arg("name"),
         "Forces an instruction set by name; '' goes back to the best. ValueError for one that cannot run here.");
+  m.def("multiply_tile", &MultiplyTileOfArrays, py::arg("a"), py::arg("b"), py::arg("c"), py::arg("emulated") = true,
+        R"(c + a . b by one instruction of a tile unit, or by its emulation; for tests.
+
+a, b: 16 x 16 pairs of bfloat16 as uint32, the first of a pair in the lower bits. c: 16 x 16 of float32.)");
 }
 
 }  // namespace onnx_ai_rt

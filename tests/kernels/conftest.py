@@ -11,7 +11,7 @@ from onnx_ai_rt import _core
 
 # What the kernels are compiled for.
 COMPILED = {
-    "x86_64": ("AVX3_SPR", "AVX3_ZEN4", "AVX3", "AVX2", "SSE2"),
+    "x86_64": ("AMX", "AVX3_SPR", "AVX3_ZEN4", "AVX3", "AVX2", "SSE2", "AMX_EMULATED"),
     "aarch64": ("NEON_BF16", "NEON", "NEON_WITHOUT_AES"),
 }.get(platform.machine(), tuple(_core.supported_cpu_targets()))
 

@@ -200,6 +200,31 @@ def test_runs_are_counted():
     assert all(r.path and r.target == onnx_ai_rt.cpu_info().chosen for r in runs)
 
 
+@pytest.mark.skipif("AMX_EMULATED" not in onnx_ai_rt.cpu_info().targets, reason="tiles are a matter of x86-64")
+@pytest.mark.parametrize(
+    ("page", "dtype", "path"),
+    [
+        ("INT8", ml_dtypes.bfloat16, "paged_tiled_amx_bf16"),
+        ("UINT4", np.float16, "paged_tiled_amx_f16"),
+        ("FLOAT16", ml_dtypes.bfloat16, "paged_tiled_amx_bf16"),
+        ("FLOAT", np.float16, "paged_tiled_f32"),
+        ("INT8", np.float32, "paged_tiled_f32"),
+    ],
+)
+def test_pages_on_tiles(page, dtype, path):
+    before = onnx_ai_rt.cpu_info().chosen
+    onnx_ai_rt.choose_cpu_target("AMX_EMULATED")
+    try:
+        rng = np.random.default_rng(9)
+        call = make_call(rng, HEADS, make_cache(rng, HEADS, [40, 1, 30], [page], [page]), 20, dtype)
+        session = make_session(model(call))
+        onnx_ai_rt.kernel_runs(reset=True)
+        check_outputs(call, run(session, feeds(call)))
+        assert [r.path for r in onnx_ai_rt.kernel_runs()] == [path]
+    finally:
+        onnx_ai_rt.choose_cpu_target(before)
+
+
 def test_many_threads_on_one_session():
     rng = np.random.default_rng(9)
     calls = [make_call(rng, HEADS, make_cache(rng, HEADS, [5] * n, MIXED, MIXED), 2) for n in range(4)]
