@@ -56,9 +56,9 @@ void AddBlock(const BlockFields& fields, const WireField& field, CachePlace* pla
 // Headers of pages lie far from one another in memory, and each tells where the next one is. Those of a later page are
 // asked for where they are if it has the size of this one.
 void FetchHeaders(const BlockView& block, ByteSpan bytes) {
-  constexpr size_t kPagesAhead = 4, kHeaderBytes = 192, kLine = 64;
+  constexpr size_t kPagesAhead = 4, kHeaderBytes = 192, kLine = 64, kFar = 4096;
   const size_t distance = kPagesAhead * block.whole.size;
-  if (distance >= static_cast<size_t>(bytes.end() - block.whole.end())) return;
+  if (distance < kFar || distance >= static_cast<size_t>(bytes.end() - block.whole.end())) return;
   const PayloadView& key = block.key();
   const uint8_t* const headers[] = {block.whole.data, key.typed_field < 0 ? key.stored.data + key.byte_size : nullptr};
   for (const uint8_t* const header : headers) {
@@ -86,8 +86,8 @@ PagedCacheView Parse(ByteSpan bytes, const std::string& op_name, const std::stri
           ReadBlock(field.bytes, reader.depth(), &fields);
           if (is_run && place.block == 0 && fields.start > 0) view.tokens = fields.start;
           AddBlock(fields, field, &place, &view);
-          FetchHeaders(view.blocks.back(), bytes);
         }
+        FetchHeaders(view.blocks.back(), bytes);
         place.block = -1;
       }
       field.number = 0;  // an error before the next tag is read is no block's

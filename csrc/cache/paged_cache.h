@@ -38,9 +38,10 @@ struct TypedField {
 };
 
 struct PayloadView {
-  StoredPayload stored;      // data is null where the values lie in a typed field that has to be gathered
-  int64_t byte_size = 0;     // of the stored values, gathered or not
-  int64_t typed_field = -1;  // index into PagedCacheView::typed_fields
+  StoredPayload stored;            // data is null where the values lie in a typed field that has to be gathered
+  int64_t byte_size = 0;           // of the stored values, gathered or not
+  const uint8_t* scale = nullptr;  // of codes with one scale: its four bytes, where they lie
+  int64_t typed_field = -1;        // index into PagedCacheView::typed_fields
   bool has_name = false, has_doc = false;
   ByteSpan name, doc;
 };

@@ -228,8 +228,9 @@ const uint8_t* ZeroPointBytes(const TensorFields& zero_point, DType dtype, int64
   return ExactBytes({gathered.data(), gathered.size()}, dtype, pairs, place, "zero_point").data;
 }
 
-void ResolveParameters(const AffineFields& affine, const CachePlace& place, StoredPayload* stored,
+void ResolveParameters(const AffineFields& affine, const CachePlace& place, PayloadView* payload,
                        PagedCacheView* view) {
+  StoredPayload* const stored = &payload->stored;
   AffineParameters& parameters = stored->affine;
   if (!affine.scale.present) place.Fail("expected a scale, got an affine layout without one");
   if (affine.scale.data_type != static_cast<int32_t>(DType::kFloat)) {
@@ -239,7 +240,7 @@ void ResolveParameters(const AffineFields& affine, const CachePlace& place, Stor
   const uint8_t* scales = ScaleBytes(affine.scale, pairs, place, view);
   for (int64_t i = 0; i < pairs; ++i) {
     const float scale = LoadFloat(scales + 4 * i);
-    if (!(scale > 0.0f) || std::isinf(scale)) {
+    if (!IsScale(scale)) {
       place.Fail("expected a positive and finite scale, got ", scale, pairs > 1 ? " at position " : "",
                  pairs > 1 ? std::to_string(i) : "");
     }
@@ -256,7 +257,10 @@ void ResolveParameters(const AffineFields& affine, const CachePlace& place, Stor
   if (pairs == 0) return;
   parameters.first_scale = LoadFloat(scales);
   parameters.first_zero_point = zero_points == nullptr ? 0 : CodeAt(zero_points, stored->dtype, 0);
-  if (parameters.axis < 0) return;
+  if (parameters.axis < 0) {
+    if (affine.scale.float_pieces <= 1) payload->scale = scales;
+    return;
+  }
   parameters.scales = scales;
   parameters.zero_points = zero_points;
 }
@@ -285,7 +289,7 @@ PayloadView ResolveAffine(const EncodedFields& value, const CachePlace& place, P
   stored.dtype = StorageType(value.affine, values, value.raw.size, place);
   payload.byte_size = StoredBytes(stored.dtype, values);
   stored.data = ExactBytes(value.raw, stored.dtype, values, place, "payload").data;
-  ResolveParameters(value.affine, place, &stored, view);
+  ResolveParameters(value.affine, place, &payload, view);
   payload.has_name = value.has_name;
   payload.name = value.name;
   payload.has_doc = value.has_doc;

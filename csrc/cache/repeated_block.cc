@@ -46,6 +46,11 @@ bool AddRepeatedBlock(const WireField& field, PagedCacheView* view) {
   for (const PayloadView& payload : last.sides) {
     const uint8_t* values = payload.stored.data;
     if (payload.typed_field >= 0 || payload.byte_size == 0 || values < at) return false;
+    if (payload.scale != nullptr) {
+      if (payload.scale < at || payload.scale > values - sizeof(float) || !same_until(payload.scale)) return false;
+      if (!IsScale(LoadFloat(payload.scale + moved))) return false;
+      at = payload.scale + sizeof(float);
+    }
     if (!same_until(values) || !SpareBitsAreZero(payload.stored, values + moved)) return false;
     at = values + payload.byte_size;
   }
@@ -55,7 +60,12 @@ bool AddRepeatedBlock(const WireField& field, PagedCacheView* view) {
   block.start = start;
   block.content = field.bytes;
   block.whole = field.whole;
-  for (PayloadView& payload : block.sides) payload.stored.data += moved;
+  for (PayloadView& payload : block.sides) {
+    payload.stored.data += moved;
+    if (payload.scale == nullptr) continue;
+    payload.scale += moved;
+    payload.stored.affine.first_scale = LoadFloat(payload.scale);
+  }
   view->blocks.push_back(block);
   view->tokens = tokens;
   return true;

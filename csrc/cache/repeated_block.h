@@ -1,5 +1,5 @@
-// A block whose bytes are those of the one before, but for its start and its payloads' values: its headers need not be
-// read again. Caches are mostly made of such blocks, and a decoding step reads the headers of all of them.
+// A block whose bytes are those of the one before, but for its start and its payloads' scales and values: its headers
+// need not be read again. Caches are mostly made of such blocks, and a decoding step reads the headers of all of them.
 #pragma once
 
 #include "cache/paged_cache.h"

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "kernels/tensor_view.h"
@@ -29,6 +30,8 @@ inline bool IsSignedCode(DType dtype) {
 
 inline int32_t LowestCode(DType dtype) { return IsSignedCode(dtype) ? -(1 << (BitsOf(dtype) - 1)) : 0; }
 inline int32_t HighestCode(DType dtype) { return (1 << (BitsOf(dtype) - IsSignedCode(dtype))) - 1; }
+
+inline bool IsScale(float value) { return value > 0.0f && value <= std::numeric_limits<float>::max(); }
 
 // Code number `index` of a packed stream.
 int32_t CodeAt(const uint8_t* codes, DType dtype, int64_t index);
