@@ -31,7 +31,7 @@ class DirectEngine final : public TileEngine<C> {
     for (const KeySlice& s : tile_) {
       if (s.begin >= width) break;
       const int64_t keys = std::min(s.count, width - s.begin);
-      WithType<C>(s.key.dtype, [&](auto element) HWY_ATTR {
+      WithRows<C>(s.key, [&](auto element) HWY_ATTR {
         using T = decltype(element);
         const C* const queries = Queries<kPlanes<T>>() + row * ldq_;
         DotRows(queries, static_cast<size_t>(ldq_), static_cast<size_t>(count), Reader<T>(s.key, 0),
@@ -52,7 +52,7 @@ class DirectEngine final : public TileEngine<C> {
       if (s.begin >= width) break;
       const int64_t keys = std::min(s.count, width - s.begin);
       this->MultiplyScores(count, s.begin, keys, s.value.scale);
-      WithType<C>(s.value.dtype, [&](auto element) HWY_ATTR {
+      WithRows<C>(s.value, [&](auto element) HWY_ATTR {
         this->AddRows(Reader<decltype(element)>(s.value, 0), row, count, s.begin, keys,
                       s.begin == 0 ? alpha : kOnes.data(), some_hidden,
                       Fetch(s.next_keys, keys, item_.head_size, s.key));

@@ -42,6 +42,8 @@ HWY_INLINE VecOf<C> ToCompute(V v) {
   const Lanes<C> d;
   if constexpr (hwy::IsSame<C, T>()) {
     return v;
+  } else if constexpr (hwy::IsSame<T, int8_t>()) {
+    return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<Lanes<C>>(), v));
   } else if constexpr (sizeof(C) == 4 && hwy::IsSame<T, hwy::float16_t>()) {
     return HalfToFloat(d, v);
   } else if constexpr (sizeof(C) == 8 && hwy::IsSame<T, hwy::float16_t>()) {
@@ -53,7 +55,8 @@ HWY_INLINE VecOf<C> ToCompute(V v) {
   }
 }
 
-// Codes of 8, 4 or 2 bits in place of an element type; the storage type is in RowSource.
+// Codes of 8, 4 or 2 bits in place of an element type; the storage type is in RowSource. int8_t: signed bytes whose
+// zero point is 0.
 template <int kBits>
 struct Code {};
 
@@ -61,6 +64,8 @@ template <typename T>
 struct IsCode : std::false_type {};
 template <int kBits>
 struct IsCode<Code<kBits>> : std::true_type {};
+template <>
+struct IsCode<int8_t> : std::true_type {};
 
 // Vectors that come from one load. Codes of less than 8 bits are taken apart as they lie: plane p has the values at
 // columns p, p + kPlanes, p + 2 kPlanes, ... of kPlanes vectors' worth of columns.
@@ -215,6 +220,15 @@ HWY_INLINE void WithType(DType dtype, const F& f) {
       return;
     default: return f(float());
   }
+}
+
+// WithType for the rows of a source. Signed bytes without a zero point are numbers: the cheapest codes to convert.
+template <typename C, class F>
+HWY_INLINE void WithRows(const RowSource& rows, const F& f) {
+  if constexpr (sizeof(C) == 4) {
+    if (rows.dtype == DType::kInt8 && rows.zero_point == 0) return f(int8_t());
+  }
+  WithType<C>(rows.dtype, f);
 }
 
 // Converts `count` values, multiplied by `scale` where they are codes, and fills up to whole planes with anything.
