@@ -71,6 +71,30 @@ def test_long_rows(cpu_target: str, query_type: Any) -> None:
     judge(make_call(Geometry(Hq=2, S=2, L=1999, N=2, D=32, Dv=32), rng, query_type, left_window_size=700))
 
 
+@pytest.mark.parametrize("head_size", [64, 128, 129, 256, 600])
+def test_tiles_of_wide_rows(cpu_target: str, query_type: Any, head_size: int) -> None:
+    """Few queries: the wider the rows, the fewer keys a tile has."""
+    rng = np.random.default_rng(head_size)
+    geometry = Geometry(Hq=4, Hkv=2, S=2, L=90, N=60, D=head_size, Dv=head_size)
+    mask = np.where(rng.random((2, 150)) < 0.2, -np.inf, rng.standard_normal((2, 150))).astype(np.float32)
+    judge(make_call(geometry, rng, query_type, is_causal=1))
+    judge(make_call(geometry, rng, query_type, attn_mask=mask))
+    judge(make_call(geometry, rng, query_type, left_window_size=70))
+
+
+@pytest.mark.parametrize("S", [1, 16, 40])
+def test_masks_in_place(cpu_target: str, query_type: Any, S: int) -> None:
+    """Whole tiles of a mask that is added as it lies: one for all heads, one for each, rows far apart."""
+    rng = np.random.default_rng(S)
+    for heads in (1, 4):
+        for T in (64, 128, 191):
+            mask = rng.standard_normal((1, heads, S, T)).astype(np.float32)
+            judge(make_call(Geometry(Hq=4, Hkv=2, S=S, N=T), rng, query_type, attn_mask=mask))
+            mask[rng.random(mask.shape) < 0.3] = -np.inf
+            mask[..., 64:128] = -np.inf  # tiles that nobody sees
+            judge(make_call(Geometry(Hq=4, Hkv=2, S=S, N=T), rng, query_type, attn_mask=mask))
+
+
 @pytest.mark.parametrize("rank3", [False, True])
 @pytest.mark.parametrize(
     "changes",
