@@ -1,5 +1,7 @@
 #include "cache/paged_cache.h"
 
+#include <algorithm>
+
 #include "cache/message_fields.h"
 #include "cache/payload.h"
 #include "cache/repeated_block.h"
@@ -67,6 +69,9 @@ void FetchHeaders(const BlockView& block, ByteSpan bytes) {
   }
 }
 
+// Blocks for which room is made ahead where all are as long as the first.
+constexpr size_t kMostExpected = 4096;
+
 bool IsBlock(const WireField& field) { return field.number == kBlocksField && field.type == WireType::kBytes; }
 
 PagedCacheView Parse(ByteSpan bytes, const std::string& op_name, const std::string& input_name, bool is_run) {
@@ -88,6 +93,7 @@ PagedCacheView Parse(ByteSpan bytes, const std::string& op_name, const std::stri
           AddBlock(fields, field, &place, &view);
         }
         FetchHeaders(view.blocks.back(), bytes);
+        if (blocks == 1) view.blocks.reserve(std::min<size_t>(bytes.size / field.whole.size, kMostExpected));
         place.block = -1;
       }
       field.number = 0;  // an error before the next tag is read is no block's

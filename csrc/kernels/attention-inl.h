@@ -188,6 +188,7 @@ class ItemRun {
         hn::Store(BiasScores(s, rows_.row_bias[i], padded, is_tame_[i]), d, lane_max + i * kN);
       }
     }
+    const C value_scale = engine_->ValueScale();
     UpdateMaxima(lane_max, static_cast<size_t>(count), plain ? scale_ : C{1}, max_ + row, alpha, base);
     for (int64_t i = 0; i < count; ++i) {
       C* const s = rows_.scores + i * kTileKeys;
@@ -197,7 +198,8 @@ class ItemRun {
         continue;
       }
       saw_keys_[row + i] = 1;
-      WeighRow(s, static_cast<size_t>(padded), plain ? scale_ : C{1}, base[i], alpha[i], sums_ + (row + i) * kN);
+      WeighRow(s, static_cast<size_t>(padded), plain ? scale_ : C{1}, base[i], alpha[i], value_scale,
+               sums_ + (row + i) * kN);
     }
   }
 

@@ -42,6 +42,8 @@ class DirectEngine final : public TileEngine<C> {
     }
   }
 
+  C ValueScale() const override { return tile_.size() == 1 ? static_cast<C>(tile_.begin()->value.scale) : C{1}; }
+
   void AddValues(int64_t row, int64_t count, int64_t width, const C* alpha, bool some_hidden) override {
     static constexpr auto kOnes = [] {
       std::array<C, kChunkRows> ones{};
@@ -51,7 +53,7 @@ class DirectEngine final : public TileEngine<C> {
     for (const KeySlice& s : tile_) {
       if (s.begin >= width) break;
       const int64_t keys = std::min(s.count, width - s.begin);
-      this->MultiplyScores(count, s.begin, keys, s.value.scale);
+      if (tile_.size() > 1) this->MultiplyScores(count, s.begin, keys, s.value.scale);
       WithRows<C>(s.value, [&](auto element) HWY_ATTR {
         this->AddRows(Reader<decltype(element)>(s.value, 0), row, count, s.begin, keys,
                       s.begin == 0 ? alpha : kOnes.data(), some_hidden,

@@ -96,19 +96,21 @@ HWY_INLINE void UpdateMaxima(const C* HWY_RESTRICT lane_max, size_t count, C sca
   }
 }
 
-// Takes `width` scores (whole vectors, -inf where hidden), times `scale`, to weights exp(score - base) in place and
-// adds them to the row's lane-wise sums.
+// Takes `width` scores (whole vectors, -inf where hidden), times `scale`, to weights exp(score - base) and adds them to
+// the row's lane-wise sums; in place stays the weight times `value_scale`.
 template <typename C>
-HWY_INLINE void WeighRow(C* HWY_RESTRICT s, size_t width, C scale, C base, C alpha, C* HWY_RESTRICT sums) {
+HWY_INLINE void WeighRow(C* HWY_RESTRICT s, size_t width, C scale, C base, C alpha, C value_scale,
+                         C* HWY_RESTRICT sums) {
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
   const VecOf<C> scale_v = hn::Set(d, scale), base_v = hn::Set(d, base);
+  const VecOf<C> value_scale_v = hn::Set(d, value_scale);
   VecOf<C> sum = hn::Mul(hn::Load(d, sums), hn::Set(d, alpha));
   for (size_t i = 0; i < width; i += N) {
     // Not fused: the rounding of a large product would be left over, and exp of that.
     const VecOf<C> p = ExpOfNonPositive(hn::Sub(hn::Mul(hn::Load(d, s + i), scale_v), base_v));
     sum = hn::Add(sum, p);
-    hn::Store(p, d, s + i);
+    hn::Store(hn::Mul(p, value_scale_v), d, s + i);
   }
   hn::Store(sum, d, sums);
 }

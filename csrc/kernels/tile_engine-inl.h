@@ -93,6 +93,8 @@ class TileEngine {
   virtual void Pack(int64_t width, bool values) = 0;
   // scores = q . k for the chunk [row, row + count) and the tile's first `width` keys. Does `fetch` on the way.
   virtual void Dots(int64_t row, int64_t count, int64_t width, RowFetch fetch) = 0;
+  // By how much weights are to be multiplied for the values' sake before AddValues.
+  virtual C ValueScale() const { return C{1}; }
   // output = output * alpha + weights . values. some_hidden: a key of weight 0 may hold NaN that must not count.
   virtual void AddValues(int64_t row, int64_t count, int64_t width, const C* alpha, bool some_hidden) = 0;
 
