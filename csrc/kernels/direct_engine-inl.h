@@ -7,7 +7,9 @@
 #endif
 
 #include <array>
+#include <memory>
 
+#include "kernels/digit_dots-inl.h"
 #include "kernels/tile_engine-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -33,11 +35,14 @@ class DirectEngine final : public TileEngine<C> {
       const int64_t keys = std::min(s.count, width - s.begin);
       WithRows<C>(s.key, [&](auto element) HWY_ATTR {
         using T = decltype(element);
+        const RowFetch values = Fetch(s.value.data, keys, item_.v_head_size, s.value);
+        if constexpr (IsCode<T>() && kMultipliesBytes) {
+          if (DotInWholeNumbers<kPlanes<T>>(row, count, s, keys, values)) return;
+        }
         const C* const queries = Queries<kPlanes<T>>() + row * ldq_;
         DotRows(queries, static_cast<size_t>(ldq_), static_cast<size_t>(count), Reader<T>(s.key, 0),
                 static_cast<size_t>(keys), static_cast<size_t>(item_.head_size), static_cast<C>(s.key.scale),
-                rows_.scores + s.begin, static_cast<size_t>(kTileKeys),
-                Fetch(s.value.data, keys, item_.v_head_size, s.value));
+                rows_.scores + s.begin, static_cast<size_t>(kTileKeys), values);
       });
     }
   }
@@ -69,6 +74,27 @@ class DirectEngine final : public TileEngine<C> {
     return RowFetch(first, count, StoredBytes(like.dtype, width), like.stride_bytes);
   }
 
+  // Scores of a slice of codes. False where floats are to be used.
+  template <size_t kPlaneCount>
+  bool DotInWholeNumbers(int64_t row, int64_t count, const KeySlice& s, int64_t keys, const RowFetch& fetch) {
+    if (keys < DigitQueries::kLeastKeys || !DigitQueries::Serves(item_, kPlaneCount)) return false;
+    auto& digits = digit_queries_[kPlaneCount / 2];
+    if (!digits) digits = std::make_unique<DigitQueries>(item_, kPlaneCount, Queries<kPlaneCount>(), ldq_);
+    if (!digits->is_close()) return false;
+    const auto dot = [&](auto digit_count) {
+      constexpr int kBits = 8 / static_cast<int>(kPlaneCount);
+      DotDigits<decltype(digit_count)::value, kBits>(*digits, static_cast<size_t>(row), static_cast<size_t>(count),
+                                                     s.key, static_cast<size_t>(keys), rows_.scores + s.begin,
+                                                     static_cast<size_t>(kTileKeys), fetch);
+    };
+    if (digits->digit_count() == 3) {
+      dot(std::integral_constant<size_t, 3>());
+    } else {
+      dot(std::integral_constant<size_t, 2>());
+    }
+    return true;
+  }
+
   using TileEngine<C>::item_;
   using TileEngine<C>::rows_;
   using TileEngine<C>::tile_;
@@ -95,6 +121,7 @@ class DirectEngine final : public TileEngine<C> {
   const int64_t ldq_;
   hwy::AlignedFreeUniquePtr<C[]> queries_;           // rows x ldq
   hwy::AlignedFreeUniquePtr<C[]> plane_queries_[2];  // of 2 and 4 planes
+  std::unique_ptr<DigitQueries> digit_queries_[3];   // of 1, 2 and 4 planes
 };
 
 }  // namespace HWY_NAMESPACE

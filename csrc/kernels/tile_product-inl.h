@@ -306,6 +306,52 @@ HWY_NOINLINE void DotRows(const C* q, size_t ldq, size_t rows, Reader<T> keys, s
   block(std::integral_constant<size_t, 1>());
 }
 
+// The N x N matrix of the vectors v; w is room.
+template <typename C>
+HWY_INLINE void Transpose(VecOf<C> (&v)[kLanes<C>], VecOf<C> (&w)[kLanes<C>]) {
+  const Lanes<C> d;
+  constexpr size_t N = kLanes<C>;
+  if constexpr (sizeof(C) == 4 && N == 16) {
+    // Within blocks of 128 bits first, where shuffles are cheap: then vector 4 i + k has column 4 b + k of rows 4 i to
+    // 4 i + 3 in its block b.
+    const hn::RepartitionToWide<Lanes<C>> dw;
+    HWY_UNROLL(4)
+    for (size_t i = 0; i < 16; i += 4) {
+      const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v[i], v[i + 1]));
+      const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v[i + 2], v[i + 3]));
+      const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v[i], v[i + 1]));
+      const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v[i + 2], v[i + 3]));
+      w[i] = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
+      w[i + 1] = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
+      w[i + 2] = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
+      w[i + 3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
+    }
+    HWY_UNROLL(4)
+    for (size_t k = 0; k < 4; ++k) {
+      const VecOf<C> lower02 = hn::ConcatLowerLower(d, w[8 + k], w[k]);
+      const VecOf<C> lower13 = hn::ConcatLowerLower(d, w[12 + k], w[4 + k]);
+      const VecOf<C> upper02 = hn::ConcatUpperUpper(d, w[8 + k], w[k]);
+      const VecOf<C> upper13 = hn::ConcatUpperUpper(d, w[12 + k], w[4 + k]);
+      v[k] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(lower13), lower02);
+      v[4 + k] = hn::OddEvenBlocks(lower13, hn::SwapAdjacentBlocks(lower02));
+      v[8 + k] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(upper13), upper02);
+      v[12 + k] = hn::OddEvenBlocks(upper13, hn::SwapAdjacentBlocks(upper02));
+    }
+  } else {
+    // log2(N) perfect shuffles of the rows.
+    HWY_UNROLL(16)
+    for (size_t step = 1; step < N; step *= 2) {
+      HWY_UNROLL(16)
+      for (size_t i = 0; i < N / 2; ++i) {
+        w[2 * i] = hn::InterleaveWholeLower(d, v[i], v[i + N / 2]);
+        w[2 * i + 1] = hn::InterleaveWholeUpper(d, v[i], v[i + N / 2]);
+      }
+      HWY_UNROLL(16)
+      for (size_t i = 0; i < N; ++i) v[i] = w[i];
+    }
+  }
+}
+
 // to[c * ldt + j] = from[j * ldf + c] for j < count, c < columns. Writes whole vectors of rows: up to N - 1 columns
 // behind `count` get copies of the last row.
 template <typename C>
@@ -314,25 +360,24 @@ HWY_NOINLINE void TransposeRows(const C* HWY_RESTRICT from, size_t ldf, size_t c
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
   for (size_t j = 0; j < count; j += N) {
-    const C* rows[N];
-    for (size_t i = 0; i < N; ++i) rows[i] = from + (j + std::min(i, count - j - 1)) * ldf;
+    const C* const first = from + j * ldf;
+    const size_t last = std::min(N, count - j) - 1;
     for (size_t c = 0; c < columns; c += N) {
       const size_t valid = std::min(N, columns - c);
       VecOf<C> v[N], w[N];
-      HWY_UNROLL(16)
-      for (size_t i = 0; i < N; ++i) v[i] = valid == N ? hn::LoadU(d, rows[i] + c) : hn::LoadN(d, rows[i] + c, valid);
-      // log2(N) perfect shuffles of the rows.
-      HWY_UNROLL(16)
-      for (size_t step = 1; step < N; step *= 2) {
+      const C* row = first + c;
+      C* column = to + c * ldt + j;
+      if (valid == N && last == N - 1) {  // in registers
         HWY_UNROLL(16)
-        for (size_t i = 0; i < N / 2; ++i) {
-          w[2 * i] = hn::InterleaveWholeLower(d, v[i], v[i + N / 2]);
-          w[2 * i + 1] = hn::InterleaveWholeUpper(d, v[i], v[i + N / 2]);
-        }
+        for (size_t i = 0; i < N; ++i, row += ldf) v[i] = hn::LoadU(d, row);
+        Transpose<C>(v, w);
         HWY_UNROLL(16)
-        for (size_t i = 0; i < N; ++i) v[i] = w[i];
+        for (size_t i = 0; i < N; ++i, column += ldt) hn::StoreU(v[i], d, column);
+      } else {
+        for (size_t i = 0; i < N; ++i) v[i] = hn::LoadN(d, row + std::min(i, last) * ldf, valid);
+        Transpose<C>(v, w);
+        for (size_t i = 0; i < valid; ++i) hn::StoreU(v[i], d, column + i * ldt);
       }
-      for (size_t i = 0; i < valid; ++i) hn::StoreU(v[i], d, to + (c + i) * ldt + j);
     }
   }
 }
