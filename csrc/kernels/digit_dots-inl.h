@@ -83,25 +83,30 @@ class DigitQueries {
     const int bits = (digit_count_ == 3 ? 23 : 15) - (mantissa > 0.996f ? 1 : 0);
     steps_[row] = std::ldexp(1.0f, exponent - bits);
     const VecOf<float> to_steps = hn::Set(d, std::ldexp(1.0f, bits - exponent));
-    std::fill(&sums_[row * digit_count_], &sums_[row * digit_count_] + digit_count_, 0);
+    const hn::RebindToSigned<decltype(d)> di;
+    auto zero = hn::Zero(di);
+    decltype(zero) sums[3] = {zero, zero, zero};
     for (size_t v = 0; v < vectors; ++v) {
       auto rest = hn::NearestInt(hn::Mul(hn::Load(d, query + v * N), to_steps));
-      for (size_t p = 0; p < digit_count_; ++p) {
+      HWY_UNROLL(3)
+      for (size_t p = 0; p < 3; ++p) {
+        if (p == digit_count_) break;
         const auto digit = hn::ShiftRight<24>(hn::ShiftLeft<24>(rest));
         rest = hn::ShiftRight<8>(hn::Sub(rest, digit));
+        sums[p] = hn::Add(sums[p], digit);
         PutDigits(digit, row, v / plane_count_ * N / 4, v % plane_count_, p);
       }
     }
+    for (size_t p = 0; p < digit_count_; ++p) sums_[row * digit_count_ + p] = hn::ReduceSum(di, sums[p]);
     return true;
   }
 
   // Digit number `digit` of a vector of columns of a plane, which are words from `word` on.
   template <class V32>
-  void PutDigits(V32 v, size_t row, size_t word, size_t plane, size_t digit) {
+  HWY_INLINE void PutDigits(V32 v, size_t row, size_t word, size_t plane, size_t digit) {
     const hn::DFromV<V32> di;
     const hn::Rebind<int8_t, decltype(di)> d8;
     constexpr size_t N = kLanes<float>;
-    sums_[row * digit_count_ + digit] += hn::ReduceSum(di, v);
     HWY_ALIGN int8_t bytes[N];
     hn::Store(hn::DemoteTo(d8, v), d8, bytes);
     int8_t* const to = digits_.get() + row * row_bytes_;

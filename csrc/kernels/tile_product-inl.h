@@ -352,6 +352,18 @@ HWY_INLINE void Transpose(VecOf<C> (&v)[kLanes<C>], VecOf<C> (&w)[kLanes<C>]) {
   }
 }
 
+// One block of TransposeRows that is not whole: `count` rows, `columns` columns.
+template <typename C>
+HWY_NOINLINE void TransposePart(const C* HWY_RESTRICT from, size_t ldf, size_t count, size_t columns,
+                                C* HWY_RESTRICT to, size_t ldt) {
+  const Lanes<C> d;
+  constexpr size_t N = kLanes<C>;
+  VecOf<C> v[N], w[N];
+  for (size_t i = 0; i < N; ++i) v[i] = hn::LoadN(d, from + std::min(i, count - 1) * ldf, columns);
+  Transpose<C>(v, w);
+  for (size_t i = 0; i < columns; ++i) hn::StoreU(v[i], d, to + i * ldt);
+}
+
 // to[c * ldt + j] = from[j * ldf + c] for j < count, c < columns. Writes whole vectors of rows: up to N - 1 columns
 // behind `count` get copies of the last row.
 template <typename C>
@@ -360,24 +372,19 @@ HWY_NOINLINE void TransposeRows(const C* HWY_RESTRICT from, size_t ldf, size_t c
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
   for (size_t j = 0; j < count; j += N) {
-    const C* const first = from + j * ldf;
-    const size_t last = std::min(N, count - j) - 1;
     for (size_t c = 0; c < columns; c += N) {
-      const size_t valid = std::min(N, columns - c);
-      VecOf<C> v[N], w[N];
-      const C* row = first + c;
+      const C* row = from + j * ldf + c;
       C* column = to + c * ldt + j;
-      if (valid == N && last == N - 1) {  // in registers
-        HWY_UNROLL(16)
-        for (size_t i = 0; i < N; ++i, row += ldf) v[i] = hn::LoadU(d, row);
-        Transpose<C>(v, w);
-        HWY_UNROLL(16)
-        for (size_t i = 0; i < N; ++i, column += ldt) hn::StoreU(v[i], d, column);
-      } else {
-        for (size_t i = 0; i < N; ++i) v[i] = hn::LoadN(d, row + std::min(i, last) * ldf, valid);
-        Transpose<C>(v, w);
-        for (size_t i = 0; i < valid; ++i) hn::StoreU(v[i], d, column + i * ldt);
+      if (count - j < N || columns - c < N) {
+        TransposePart(row, ldf, std::min(N, count - j), std::min(N, columns - c), column, ldt);
+        continue;
       }
+      VecOf<C> v[N], w[N];
+      HWY_UNROLL(16)
+      for (size_t i = 0; i < N; ++i, row += ldf) v[i] = hn::LoadU(d, row);
+      Transpose<C>(v, w);
+      HWY_UNROLL(16)
+      for (size_t i = 0; i < N; ++i, column += ldt) hn::StoreU(v[i], d, column);
     }
   }
 }
