@@ -2,7 +2,7 @@
 // (AVX-512 VNNI), codes need not become floats. Compiled once per target.
 //
 // A query row is q = step * (d0 + 256 d1 + 65536 d2) with digits from -128 to 127: what is lost of a value is at most
-// 2^-23 of the row's largest, as much as float products lose in their sum. Queries of 16 bits do with two digits,
+// 2^-24 of the row's largest, as much as float products lose in their sum. Queries of 16 bits do with two digits,
 // 2^-16. Products and sums of digits and codes less their zero point are exact.
 #if defined(ONNX_AI_RT_DIGIT_DOTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNX_AI_RT_DIGIT_DOTS_INL_H_
@@ -10,8 +10,6 @@
 #else
 #define ONNX_AI_RT_DIGIT_DOTS_INL_H_
 #endif
-
-#include <cmath>
 
 #include "kernels/tile_engine-inl.h"
 
@@ -77,12 +75,10 @@ class DigitQueries {
     }
     const float most = hn::ReduceMax(d, most_v);
     if (!hn::AllTrue(d, hn::Eq(poison, hn::Zero(d))) || most < 1e-30f) return false;
-    // A power of two, by which to multiply is exact; the largest number has digits of 127 at most.
-    int exponent;
-    const float mantissa = std::frexp(most, &exponent);
-    const int bits = (digit_count_ == 3 ? 23 : 15) - (mantissa > 0.996f ? 1 : 0);
-    steps_[row] = std::ldexp(1.0f, exponent - bits);
-    const VecOf<float> to_steps = hn::Set(d, std::ldexp(1.0f, bits - exponent));
+    // A little below the largest number, whose digits are all 127: the product may be rounded up.
+    const float largest = digit_count_ == 3 ? 8355000.0f : 32600.0f;
+    steps_[row] = most / largest;
+    const VecOf<float> to_steps = hn::Set(d, largest / most);
     const hn::RebindToSigned<decltype(d)> di;
     auto zero = hn::Zero(di);
     decltype(zero) sums[3] = {zero, zero, zero};
