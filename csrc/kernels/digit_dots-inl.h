@@ -2,8 +2,8 @@
 // (AVX-512 VNNI), codes need not become floats. Compiled once per target.
 //
 // A query row is q = step * (d0 + 256 d1 + 65536 d2) with digits from -128 to 127: what is lost of a value is at most
-// 2^-24 of the row's largest, as much as float products lose in their sum. Queries of 16 bits do with two digits,
-// 2^-16. Products and sums of digits and codes less their zero point are exact.
+// 2^-24 of the row's largest, as much as float products lose in their sum where values are of a size. Queries of 16
+// bits do with two digits, 2^-16. Products and sums of digits and codes less their zero point are exact.
 #if defined(ONNX_AI_RT_DIGIT_DOTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNX_AI_RT_DIGIT_DOTS_INL_H_
 #undef ONNX_AI_RT_DIGIT_DOTS_INL_H_
@@ -48,8 +48,12 @@ class DigitQueries {
     }
   }
 
-  // False where a query is not finite or tiny: floats know better what comes of it.
-  bool is_close() const { return is_close_; }
+  // False where floats know better what comes of it: a query is not finite or tiny, or far from its row's others; or a
+  // factor of scores that leaves the normal range.
+  bool Serves(float scale) const {
+    return is_close_ && least_step_ * scale >= std::numeric_limits<float>::min() &&
+           largest_step_ * scale <= std::numeric_limits<float>::max();
+  }
   size_t digit_count() const { return digit_count_; }
   // Of a stored row.
   size_t words() const { return words_; }
@@ -75,9 +79,18 @@ class DigitQueries {
     }
     const float most = hn::ReduceMax(d, most_v);
     if (!hn::AllTrue(d, hn::Eq(poison, hn::Zero(d))) || most < 1e-30f) return false;
+    // What is lost counts beside the values that most columns have, whatever the keys are beside the largest.
+    const VecOf<float> small = hn::Set(d, most / (digit_count_ == 3 ? 64.0f : 32.0f));
+    size_t large_columns = 0;
+    for (size_t v = 0; v < vectors; ++v) {
+      large_columns += hn::CountTrue(d, hn::Ge(hn::Abs(hn::Load(d, query + v * N)), small));
+    }
+    if (large_columns * 8 < words_ * 4 * plane_count_) return false;
     // A little below the largest number, whose digits are all 127: the product may be rounded up.
     const float largest = digit_count_ == 3 ? 8355000.0f : 32600.0f;
     steps_[row] = most / largest;
+    least_step_ = std::min(least_step_, steps_[row]);
+    largest_step_ = std::max(largest_step_, steps_[row]);
     const VecOf<float> to_steps = hn::Set(d, largest / most);
     const hn::RebindToSigned<decltype(d)> di;
     auto zero = hn::Zero(di);
@@ -116,6 +129,7 @@ class DigitQueries {
   hwy::AlignedFreeUniquePtr<int32_t[]> sums_;   // rows x digits
   hwy::AlignedFreeUniquePtr<float[]> steps_;    // rows
   hwy::AlignedFreeUniquePtr<float[]> words_of_keys_;
+  float least_step_ = std::numeric_limits<float>::max(), largest_step_ = 0.0f;
   bool is_close_ = true;
 };
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from support.paged_calls import TYPES, Heads, check_call, check_y, make_cache, make_call
+from support.paged_calls import NORMAL, TYPES, Heads, check_call, check_y, make_cache, make_call, payload, put
 
 from onnx_ai_rt import _core
+from onnx_ai_rt.proto import PagedCacheProto
 
 CODES = ("INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2")
 
@@ -66,6 +67,39 @@ def test_queries_at_the_edge(target, name, dtype):
             call.q[0, 5] = 0
             call.q[0, 5, 0, 63] = -3
         check_y(call, call.run()["Y"])
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("outlier", [30, 1e3, 6e4])
+def test_an_outlier_that_meets_no_key(target, outlier, dtype):
+    """Its size must not cost the other columns their precision."""
+    rng = np.random.default_rng(4)
+    heads = Heads(B=1, Hq=8, Hkv=1, D=64, Dv=16)
+    cache = PagedCacheProto.FromString(make_cache(rng, heads, [64], ["INT8"], ["FLOAT"]))
+    encoded = cache.blocks[0].encoded_key
+    codes = np.frombuffer(encoded.raw_data, np.int8).reshape(64, 64).copy()
+    codes[:, 9] = np.frombuffer(encoded.affine.zero_point.raw_data, np.int8)[0]
+    encoded.raw_data = codes.tobytes()
+    call = make_call(rng, heads, cache.SerializeToString(), 1, dtype)
+    call.k[..., 9] = 0
+    call.q[..., 9] = outlier
+    check_y(call, call.run()["Y"])
+
+
+@pytest.mark.parametrize(("size", "key_scale", "scale"), [(1e36, 1e10, 1.0), (1e-29, 3e-8, 1e35), (1e-27, 3e-8, 1e33)])
+@pytest.mark.parametrize("name", ["INT8", "INT4"])
+def test_factors_beyond_the_normal_range(target, name, size, key_scale, scale):
+    rng = np.random.default_rng(5)
+    heads = Heads(B=1, Hq=8, Hkv=1, D=64, Dv=16)
+    codes = rng.integers(-8, 8, (1, 1, 32, 64)) if scale != 1.0 else np.zeros((1, 1, 32, 64))
+    cache = PagedCacheProto()
+    block = cache.blocks.add(start=0, length=32)
+    put(block, "key", payload(codes * key_scale, 32, (name, key_scale, 0)))
+    put(block, "value", payload(rng.standard_normal((1, 1, 32, 16)), 32, NORMAL["FLOAT"]))
+    call = make_call(rng, heads, cache.SerializeToString(), 1, scale=scale)
+    call.k[:] = 0
+    call.q *= np.float32(size)
+    check_y(call, call.run()["Y"])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
