@@ -50,7 +50,7 @@ class DigitQueries {
 
   // False where floats know better what comes of it: a query is not finite or tiny, or far from its row's others; or a
   // factor of scores that leaves the normal range.
-  bool Serves(float scale) const {
+  bool ServesScale(float scale) const {
     return is_close_ && least_step_ * scale >= std::numeric_limits<float>::min() &&
            largest_step_ * scale <= std::numeric_limits<float>::max();
   }

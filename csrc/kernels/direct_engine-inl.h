@@ -80,7 +80,7 @@ class DirectEngine final : public TileEngine<C> {
     if (keys < DigitQueries::kLeastKeys || !DigitQueries::Serves(item_, kPlaneCount)) return false;
     auto& digits = digit_queries_[kPlaneCount / 2];
     if (!digits) digits = std::make_unique<DigitQueries>(item_, kPlaneCount, Queries<kPlaneCount>(), ldq_);
-    if (!digits->Serves(s.key.scale)) return false;
+    if (!digits->ServesScale(s.key.scale)) return false;
     const auto dot = [&](auto digit_count) {
       constexpr int kBits = 8 / static_cast<int>(kPlaneCount);
       DotDigits<decltype(digit_count)::value, kBits>(*digits, static_cast<size_t>(row), static_cast<size_t>(count),

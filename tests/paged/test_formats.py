@@ -17,21 +17,12 @@ from support.paged_calls import (
     put,
 )
 
-from onnx_ai_rt import _core
 from onnx_ai_rt.proto import PagedCacheProto
 from onnx_ai_rt.reference.paged_cache import parse, validate
 from onnx_ai_rt.reference.quantize import FORMATS
 
 AFFINE = [name for name, format in FORMATS.items() if format.is_affine]
 SMALL = Heads(B=2, Hq=4, Hkv=2, D=24, Dv=16)
-
-
-@pytest.fixture(params=_core.supported_cpu_targets())
-def target(request):
-    before = _core.chosen_cpu_target()
-    _core.choose_cpu_target(request.param)
-    yield request.param
-    _core.choose_cpu_target(before)
 
 
 @pytest.mark.parametrize("value", ALL_FORMATS)

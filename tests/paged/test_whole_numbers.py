@@ -4,18 +4,9 @@ import numpy as np
 import pytest
 from support.paged_calls import NORMAL, TYPES, Heads, check_call, check_y, make_cache, make_call, payload, put
 
-from onnx_ai_rt import _core
 from onnx_ai_rt.proto import PagedCacheProto
 
 CODES = ("INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2")
-
-
-@pytest.fixture(params=_core.supported_cpu_targets())
-def target(request):
-    before = _core.chosen_cpu_target()
-    _core.choose_cpu_target(request.param)
-    yield request.param
-    _core.choose_cpu_target(before)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
