@@ -9,6 +9,7 @@
 
 #include <memory>
 
+#include "kernels/digit_weights-inl.h"
 #include "kernels/engine_choice-inl.h"
 #include "kernels/softmax_state-inl.h"
 
@@ -188,18 +189,37 @@ class ItemRun {
         hn::Store(BiasScores(s, rows_.row_bias[i], padded, is_tame_[i]), d, lane_max + i * kN);
       }
     }
-    const C value_scale = engine_->ValueScale();
-    UpdateMaxima(lane_max, static_cast<size_t>(count), plain ? scale_ : C{1}, max_ + row, alpha, base);
+    HWY_ALIGN C reach[kMaxLanesRows];
+    UpdateMaxima(lane_max, static_cast<size_t>(count), plain ? scale_ : C{1}, max_ + row, alpha, base, reach);
+    DigitWeights* const digits = engine_->WeightDigits();
+    if constexpr (sizeof(C) == sizeof(float)) {
+      if (digits != nullptr) digits->Begin(reach, static_cast<size_t>(count));
+    }
+    const VecOf<C> value_scale = hn::Set(d, engine_->ValueScale());
     for (int64_t i = 0; i < count; ++i) {
       C* const s = rows_.scores + i * kTileKeys;
       if (!all_visible && rows_.row_bias[i] == nullptr) {
         std::fill(s, s + padded, C{0});
+        if (digits != nullptr) digits->Clear(static_cast<size_t>(i));
         alpha[i] = C{1};
         continue;
       }
       saw_keys_[row + i] = 1;
-      WeighRow(s, static_cast<size_t>(padded), plain ? scale_ : C{1}, base[i], alpha[i], value_scale,
-               sums_ + (row + i) * kN);
+      const auto weigh = [&](const auto& keep) HWY_ATTR {
+        WeighRow(s, static_cast<size_t>(padded), plain ? scale_ : C{1}, base[i], alpha[i], sums_ + (row + i) * kN,
+                 [&](size_t key, VecOf<C> weights) HWY_ATTR {
+                   hn::Store(hn::Mul(weights, value_scale), d, s + key);
+                   keep(key, weights);
+                 });
+      };
+      if constexpr (sizeof(C) == sizeof(float)) {
+        if (digits != nullptr) {
+          const DigitWeights::Row digits_of_row = digits->RowOf(static_cast<size_t>(i));
+          weigh([&](size_t key, VecOf<C> weights) HWY_ATTR { digits_of_row.Put(key, weights); });
+          continue;
+        }
+      }
+      weigh([](size_t, VecOf<C>) {});
     }
   }
 

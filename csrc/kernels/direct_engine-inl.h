@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "kernels/digit_dots-inl.h"
+#include "kernels/digit_values-inl.h"
 #include "kernels/tile_engine-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -49,6 +50,13 @@ class DirectEngine final : public TileEngine<C> {
 
   C ValueScale() const override { return tile_.size() == 1 ? static_cast<C>(tile_.begin()->value.scale) : C{1}; }
 
+  DigitWeights* WeightDigits() override {
+    if constexpr (!kMultipliesBytes || sizeof(C) != sizeof(float)) return nullptr;
+    if (std::none_of(tile_.begin(), tile_.end(), [&](const KeySlice& s) { return WantsDigits(s); })) return nullptr;
+    if (!digit_weights_) digit_weights_ = std::make_unique<DigitWeights>();
+    return digit_weights_.get();
+  }
+
   void AddValues(int64_t row, int64_t count, int64_t width, const C* alpha, bool some_hidden) override {
     static constexpr auto kOnes = [] {
       std::array<C, kChunkRows> ones{};
@@ -58,11 +66,16 @@ class DirectEngine final : public TileEngine<C> {
     for (const KeySlice& s : tile_) {
       if (s.begin >= width) break;
       const int64_t keys = std::min(s.count, width - s.begin);
-      if (tile_.size() > 1) this->MultiplyScores(count, s.begin, keys, s.value.scale);
+      const C* const old_by = s.begin == 0 ? alpha : kOnes.data();
       WithRows<C>(s.value, [&](auto element) HWY_ATTR {
-        this->AddRows(Reader<decltype(element)>(s.value, 0), row, count, s.begin, keys,
-                      s.begin == 0 ? alpha : kOnes.data(), some_hidden,
-                      Fetch(s.next_keys, keys, item_.head_size, s.key));
+        using T = decltype(element);
+        const RowFetch next = Fetch(s.next_keys, keys, item_.head_size, s.key);
+        if constexpr (IsCode<T>() && kMultipliesBytes) {
+          const bool is_last = s.begin + keys == width;
+          if (AddInWholeNumbers<kPlanes<T>>(row, count, s, keys, is_last, old_by, next)) return;
+        }
+        if (tile_.size() > 1) this->MultiplyScores(count, s.begin, keys, s.value.scale);
+        this->AddRows(Reader<T>(s.value, 0), row, count, s.begin, keys, old_by, some_hidden, next);
       });
     }
   }
@@ -95,6 +108,27 @@ class DirectEngine final : public TileEngine<C> {
     return true;
   }
 
+  // Values of a slice of codes. False where floats are to be used.
+  template <size_t kPlaneCount>
+  bool AddInWholeNumbers(int64_t row, int64_t count, const KeySlice& s, int64_t keys, bool is_last, const C* alpha,
+                         const RowFetch& fetch) {
+    // Words of weights have four keys; behind the last one they are 0.
+    if (!WantsDigits(s) || !digit_weights_->ServesScale(s.value.scale) || (keys % 4 != 0 && !is_last)) return false;
+    constexpr int kBits = 8 / static_cast<int>(kPlaneCount);
+    const CodeRows values = RowsOfCodes<kBits>(s.value, static_cast<size_t>(s.begin), static_cast<size_t>(keys),
+                                               static_cast<size_t>(item_.v_head_size));
+    AddDigits<kBits>(*digit_weights_, static_cast<size_t>(count), values, alpha, rows_.output + row * rows_.ldo,
+                     static_cast<size_t>(rows_.ldo), fetch);
+    return true;
+  }
+
+  // Whether the values of a slice may be taken in whole numbers: codes that are whole vectors, and enough of them.
+  bool WantsDigits(const KeySlice& s) const {
+    const int bits = BitsOf(s.value.dtype);
+    return bits <= 8 && (bits > 2 || item_.rows() == 1) && s.begin % 4 == 0 && s.count >= 8 &&
+           item_.v_head_size * bits % (8 * static_cast<int64_t>(kValueBytes)) == 0;
+  }
+
   using TileEngine<C>::item_;
   using TileEngine<C>::rows_;
   using TileEngine<C>::tile_;
@@ -122,6 +156,7 @@ class DirectEngine final : public TileEngine<C> {
   hwy::AlignedFreeUniquePtr<C[]> queries_;           // rows x ldq
   hwy::AlignedFreeUniquePtr<C[]> plane_queries_[2];  // of 2 and 4 planes
   std::unique_ptr<DigitQueries> digit_queries_[3];   // of 1, 2 and 4 planes
+  std::unique_ptr<DigitWeights> digit_weights_;
 };
 
 }  // namespace HWY_NAMESPACE

@@ -75,10 +75,11 @@ struct LargerOfVectors {
 
 // The online update of `count` rows at once, as many as there are lanes together. lane_max: the largest scores of each
 // row's tile, one vector a row, to be multiplied by `scale`, -inf for rows from `count` up to whole vectors. Updates
-// max; alpha gets the factors of old outputs and sums, base what to subtract from scores: whole vectors, like max.
+// max; alpha gets the factors of old outputs and sums, base what to subtract from scores, reach what that leaves of the
+// largest: whole vectors, like max.
 template <typename C>
 HWY_INLINE void UpdateMaxima(const C* HWY_RESTRICT lane_max, size_t count, C scale, C* HWY_RESTRICT max,
-                             C* HWY_RESTRICT alpha, C* HWY_RESTRICT base) {
+                             C* HWY_RESTRICT alpha, C* HWY_RESTRICT base, C* HWY_RESTRICT reach) {
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
   const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
@@ -87,30 +88,29 @@ HWY_INLINE void UpdateMaxima(const C* HWY_RESTRICT lane_max, size_t count, C sca
     HWY_UNROLL(16)
     for (size_t i = 0; i < N; ++i) v[i] = hn::Load(d, lane_max + (r + i) * N);
     const VecOf<C> old_max = hn::LoadU(d, max + r);
-    const VecOf<C> new_max =
-        hn::Max(old_max, hn::Mul(Fold<kFoldLevels<C>, 0, C>(v, LargerOfVectors()), hn::Set(d, scale)));
+    const VecOf<C> tile_max = hn::Mul(Fold<kFoldLevels<C>, 0, C>(v, LargerOfVectors()), hn::Set(d, scale));
+    const VecOf<C> new_max = hn::Max(old_max, tile_max);
     const VecOf<C> subtrahend = hn::IfThenZeroElse(hn::Eq(new_max, minus_infinity), new_max);
     hn::Store(ExpOfNonPositive(hn::Sub(old_max, subtrahend)), d, alpha + r);
     hn::Store(subtrahend, d, base + r);
+    hn::Store(hn::Sub(tile_max, subtrahend), d, reach + r);
     hn::StoreU(new_max, d, max + r);
   }
 }
 
-// Takes `width` scores (whole vectors, -inf where hidden), times `scale`, to weights exp(score - base) and adds them to
-// the row's lane-wise sums; in place stays the weight times `value_scale`.
-template <typename C>
-HWY_INLINE void WeighRow(C* HWY_RESTRICT s, size_t width, C scale, C base, C alpha, C value_scale,
-                         C* HWY_RESTRICT sums) {
+// Takes `width` scores (whole vectors, -inf where hidden), times `scale`, to weights exp(score - base), which `keep` is
+// given with the number of the first, and adds them to the row's lane-wise sums.
+template <typename C, class Keep>
+HWY_INLINE void WeighRow(const C* s, size_t width, C scale, C base, C alpha, C* HWY_RESTRICT sums, const Keep& keep) {
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
   const VecOf<C> scale_v = hn::Set(d, scale), base_v = hn::Set(d, base);
-  const VecOf<C> value_scale_v = hn::Set(d, value_scale);
   VecOf<C> sum = hn::Mul(hn::Load(d, sums), hn::Set(d, alpha));
   for (size_t i = 0; i < width; i += N) {
     // Not fused: the rounding of a large product would be left over, and exp of that.
     const VecOf<C> p = ExpOfNonPositive(hn::Sub(hn::Mul(hn::Load(d, s + i), scale_v), base_v));
     sum = hn::Add(sum, p);
-    hn::Store(hn::Mul(p, value_scale_v), d, s + i);
+    keep(i, p);
   }
   hn::Store(sum, d, sums);
 }

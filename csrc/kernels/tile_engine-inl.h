@@ -13,6 +13,7 @@
 #include <new>
 
 #include "hwy/aligned_allocator.h"
+#include "kernels/digit_weights-inl.h"
 #include "kernels/key_tile.h"
 #include "kernels/scores-inl.h"
 #include "kernels/tile_product-inl.h"
@@ -95,6 +96,8 @@ class TileEngine {
   virtual void Dots(int64_t row, int64_t count, int64_t width, RowFetch fetch) = 0;
   // By how much weights are to be multiplied for the values' sake before AddValues.
   virtual C ValueScale() const { return C{1}; }
+  // Where AddValues wants them as digits, too.
+  virtual DigitWeights* WeightDigits() { return nullptr; }
   // output = output * alpha + weights . values. some_hidden: a key of weight 0 may hold NaN that must not count.
   virtual void AddValues(int64_t row, int64_t count, int64_t width, const C* alpha, bool some_hidden) = 0;
 

@@ -306,6 +306,20 @@ HWY_NOINLINE void DotRows(const C* q, size_t ldq, size_t rows, Reader<T> keys, s
   block(std::integral_constant<size_t, 1>());
 }
 
+// The 4 x 4 matrix of the blocks of 128 bits of four vectors of 512.
+template <typename C>
+HWY_INLINE void TransposeBlocks(VecOf<C>& v0, VecOf<C>& v1, VecOf<C>& v2, VecOf<C>& v3) {
+  const Lanes<C> d;
+  const VecOf<C> lower02 = hn::ConcatLowerLower(d, v2, v0);
+  const VecOf<C> lower13 = hn::ConcatLowerLower(d, v3, v1);
+  const VecOf<C> upper02 = hn::ConcatUpperUpper(d, v2, v0);
+  const VecOf<C> upper13 = hn::ConcatUpperUpper(d, v3, v1);
+  v0 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(lower13), lower02);
+  v1 = hn::OddEvenBlocks(lower13, hn::SwapAdjacentBlocks(lower02));
+  v2 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(upper13), upper02);
+  v3 = hn::OddEvenBlocks(upper13, hn::SwapAdjacentBlocks(upper02));
+}
+
 // The N x N matrix of the vectors v; w is room.
 template <typename C>
 HWY_INLINE void Transpose(VecOf<C> (&v)[kLanes<C>], VecOf<C> (&w)[kLanes<C>]) {
@@ -328,14 +342,9 @@ HWY_INLINE void Transpose(VecOf<C> (&v)[kLanes<C>], VecOf<C> (&w)[kLanes<C>]) {
     }
     HWY_UNROLL(4)
     for (size_t k = 0; k < 4; ++k) {
-      const VecOf<C> lower02 = hn::ConcatLowerLower(d, w[8 + k], w[k]);
-      const VecOf<C> lower13 = hn::ConcatLowerLower(d, w[12 + k], w[4 + k]);
-      const VecOf<C> upper02 = hn::ConcatUpperUpper(d, w[8 + k], w[k]);
-      const VecOf<C> upper13 = hn::ConcatUpperUpper(d, w[12 + k], w[4 + k]);
-      v[k] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(lower13), lower02);
-      v[4 + k] = hn::OddEvenBlocks(lower13, hn::SwapAdjacentBlocks(lower02));
-      v[8 + k] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(upper13), upper02);
-      v[12 + k] = hn::OddEvenBlocks(upper13, hn::SwapAdjacentBlocks(upper02));
+      TransposeBlocks<C>(w[k], w[4 + k], w[8 + k], w[12 + k]);
+      HWY_UNROLL(4)
+      for (size_t i = 0; i < 16; i += 4) v[i + k] = w[i + k];
     }
   } else {
     // log2(N) perfect shuffles of the rows.
