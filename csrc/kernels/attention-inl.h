@@ -20,32 +20,25 @@ namespace HWY_NAMESPACE {
 template <typename C>
 class ItemRun {
  public:
-  explicit ItemRun(const AttentionItem& item)
+  ItemRun(const AttentionItem& item, Scratch& scratch)
       : item_(item),
         row_count_(item.rows()),
         ldo_(RoundUpToGroup<C>(item.v_head_size)),
         scale_(static_cast<C>(item.scale)),
         softcap_(static_cast<C>(item.softcap)),
-        tile_(item),
-        rows_{item},
-        saw_keys_(Allocate<uint8_t>(row_count_)) {
-    scratch_ = Allocate<C>(row_count_ * (ldo_ + kN + 1) + 2 * kMostChunkRows * kTileKeys + 6 * kN);
-    C* next = scratch_.get();
-    const auto take = [&next](int64_t count) {
-      C* start = next;
-      next += RoundUpToLanes<C>(count);
-      return start;
-    };
+        tile_(item, scratch),
+        rows_{item, scratch},
+        saw_keys_(scratch.Take<uint8_t>(row_count_)) {
     rows_.ldo = ldo_;
-    rows_.output = take(row_count_ * ldo_);
-    rows_.scores = take(kMostChunkRows * kTileKeys);
-    bias_ = take(kMostChunkRows * kTileKeys);
-    sums_ = take(row_count_ * kN);
-    max_ = take(row_count_);
+    rows_.output = scratch.Take<C>(row_count_ * ldo_);
+    rows_.scores = scratch.Take<C>(kMostChunkRows * kTileKeys);
+    bias_ = scratch.Take<C>(kMostChunkRows * kTileKeys);
+    sums_ = scratch.Take<C>(row_count_ * kN);
+    max_ = scratch.Take<C>(RoundUpToLanes<C>(row_count_) + kN);
     std::fill(rows_.output, rows_.output + row_count_ * ldo_, C{0});
     std::fill(sums_, sums_ + row_count_ * kN, C{0});
     std::fill(max_, max_ + row_count_, kMinusInfinity<C>);
-    std::fill(saw_keys_.get(), saw_keys_.get() + row_count_, uint8_t{0});
+    std::fill(saw_keys_, saw_keys_ + row_count_, uint8_t{0});
     engine_ = MakeEngine<C>(rows_, tile_);
     chunk_rows_ = engine_->ChunkRows();
   }
@@ -290,11 +283,10 @@ class ItemRun {
   const C scale_, softcap_;
   KeyTile tile_;
   RowBuffers<C> rows_;
-  hwy::AlignedFreeUniquePtr<C[]> scratch_;
-  hwy::AlignedFreeUniquePtr<uint8_t[]> saw_keys_;  // rows
-  C* sums_ = nullptr;                              // rows x lanes
-  C* max_ = nullptr;                               // rows
-  C* bias_ = nullptr;                              // chunk x tile
+  uint8_t* const saw_keys_;  // rows
+  C* sums_ = nullptr;        // rows x lanes
+  C* max_ = nullptr;         // rows
+  C* bias_ = nullptr;        // chunk x tile
   std::unique_ptr<TileEngine<C>> engine_;
   bool is_tame_[kMostChunkRows];  // their bias
   int64_t chunk_rows_ = 0;
@@ -303,7 +295,9 @@ class ItemRun {
 
 template <typename C>
 void RunItem(const AttentionItem& item) {
-  ItemRun<C> run(item);
+  Scratch& scratch = Scratch::OfThread();
+  scratch.Reset();
+  ItemRun<C> run(item, scratch);
   run.Stream();
   if (item.output != nullptr) {
     run.WriteOutput();
@@ -319,8 +313,9 @@ void MergePartials(const AttentionItem& item, const PartialState* partials, size
   const Lanes<C> d;
   constexpr size_t N = kLanes<C>;
   const int64_t ldo = RoundUpToGroup<C>(item.v_head_size);
-  hwy::AlignedFreeUniquePtr<C[]> row = hwy::AllocateAligned<C>(static_cast<size_t>(ldo) + N);
-  if (!row) throw std::bad_alloc();
+  Scratch& scratch = Scratch::OfThread();
+  scratch.Reset();
+  C* const row = scratch.Take<C>(ldo);
   for (int64_t r = 0; r < item.rows(); ++r) {
     C max = kMinusInfinity<C>;
     bool saw_keys = false;
@@ -329,18 +324,18 @@ void MergePartials(const AttentionItem& item, const PartialState* partials, size
       saw_keys |= static_cast<const C*>(partials[p].sum)[r] != C{0};
     }
     C sum{0};
-    std::fill(row.get(), row.get() + ldo, C{0});
+    std::fill(row, row + ldo, C{0});
     for (size_t p = 0; p < count; ++p) {
       const C weight = ExpScalar<C>(static_cast<const C*>(partials[p].max)[r] - Subtrahend(max));
       sum += weight * static_cast<const C*>(partials[p].sum)[r];
       const C* from = static_cast<const C*>(partials[p].output) + r * ldo;
       for (int64_t c = 0; c < ldo; c += static_cast<int64_t>(N)) {
-        hn::Store(hn::MulAdd(hn::LoadU(d, from + c), hn::Set(d, weight), hn::Load(d, row.get() + c)), d, row.get() + c);
+        hn::Store(hn::MulAdd(hn::LoadU(d, from + c), hn::Set(d, weight), hn::Load(d, row + c)), d, row + c);
       }
     }
     const int64_t element =
         r % item.group * item.output_head_stride + (item.token_begin + r / item.group) * item.output_token_stride;
-    WriteRow(row.get(), Divisor(max, sum, saw_keys), static_cast<size_t>(item.v_head_size), item.query_dtype,
+    WriteRow(row, Divisor(max, sum, saw_keys), static_cast<size_t>(item.v_head_size), item.query_dtype,
              item.output + element * static_cast<int64_t>(BytesOf(item.query_dtype)));
   }
 }

@@ -39,17 +39,17 @@ class BFloat16Engine final : public TileEngine<float> {
         query_part_(Unit::RoundRows(rows.item.rows()) * pairs_),
         key_part_(pairs_ * kLdt),
         value_part_(kTileKeys / 2 * rows.ldo),
-        tile_rows_(tile, std::max(2 * RoundUpToGroup<float>(used_pairs_), 2 * rows.ldo), tile_parts_),
-        queries_(Zeros<uint32_t>(query_parts_ * query_part_)),
-        keys_(Zeros<uint32_t>(tile_parts_ * key_part_)),
-        values_(Zeros<uint32_t>(tile_parts_ * value_part_)),
-        weights_(Zeros<uint32_t>(query_parts_ * kWeightPart)) {
+        tile_rows_(rows.scratch, tile, std::max(2 * RoundUpToGroup<float>(used_pairs_), 2 * rows.ldo), tile_parts_),
+        queries_(rows.scratch.TakeZeros<uint32_t>(query_parts_ * query_part_)),
+        keys_(rows.scratch.TakeZeros<uint32_t>(tile_parts_ * key_part_)),
+        values_(rows.scratch.TakeZeros<uint32_t>(tile_parts_ * value_part_)),
+        weights_(rows.scratch.TakeZeros<uint32_t>(query_parts_ * kWeightPart)) {
     RowSource query;
     query.dtype = item_.query_dtype;
     for (int64_t r = 0; r < item_.rows(); ++r) {
       query.data = QueryRow(item_, r);
       tile_rows_.Split(query, 0, item_.head_size, query_parts_,
-                       reinterpret_cast<uint16_t*>(queries_.get() + r * pairs_), 2 * query_part_);
+                       reinterpret_cast<uint16_t*>(queries_ + r * pairs_), 2 * query_part_);
     }
   }
 
@@ -63,15 +63,15 @@ class BFloat16Engine final : public TileEngine<float> {
       // A pair of columns moves as one float would.
       TransposeRows(reinterpret_cast<const float*>(keys.data + p * keys.part_stride),
                     static_cast<size_t>(keys.stride / 2), static_cast<size_t>(width), static_cast<size_t>(used_pairs_),
-                    reinterpret_cast<float*>(keys_.get() + p * key_part_), static_cast<size_t>(kLdt));
+                    reinterpret_cast<float*>(keys_ + p * key_part_), static_cast<size_t>(kLdt));
     }
     if (values) PackValues(width);
   }
 
   void Dots(int64_t row, int64_t count, int64_t width, RowFetch fetch) override {
     fetch.All();
-    const PairMatrix queries = {queries_.get() + row * pairs_, pairs_, query_parts_, query_part_};
-    const PairMatrix keys = {keys_.get(), kLdt, key_parts_, key_part_};
+    const PairMatrix queries = {queries_ + row * pairs_, pairs_, query_parts_, query_part_};
+    const PairMatrix keys = {keys_, kLdt, key_parts_, key_part_};
     const auto careful = [&](size_t r, size_t rows, size_t column, size_t columns) HWY_ATTR {
       const int64_t first = static_cast<int64_t>(r), c = static_cast<int64_t>(column);
       AccumulateCarefully(queries.From(first * pairs_), static_cast<int64_t>(rows), keys.From(c),
@@ -102,7 +102,7 @@ class BFloat16Engine final : public TileEngine<float> {
     };
     const OnReject reject = RejectTo(careful);
     const bool reads_hidden = some_hidden || std::min(2 * pairs, packed_) > width;
-    unit_.Accumulate(Weights(), count, Values(values_.get()), item_.v_head_size, pairs, SmallProducts::kLeftOut, alpha,
+    unit_.Accumulate(Weights(), count, Values(values_), item_.v_head_size, pairs, SmallProducts::kLeftOut, alpha,
                      reads_hidden || HasParts() ? &reject : nullptr, rows_.output + row * rows_.ldo, rows_.ldo);
   }
 
@@ -113,15 +113,8 @@ class BFloat16Engine final : public TileEngine<float> {
   // A bias without -inf.
   static constexpr float kAllSeen[kTileKeys] = {};
 
-  template <typename T>
-  static hwy::AlignedFreeUniquePtr<T[]> Zeros(int64_t count) {
-    auto memory = Allocate<T>(count);
-    std::fill_n(memory.get(), count, T{0});
-    return memory;
-  }
-
   bool HasParts() const { return query_parts_ + tile_parts_ > 2; }
-  PairMatrix Weights() const { return {weights_.get(), kTileKeys / 2, query_parts_, kWeightPart}; }
+  PairMatrix Weights() const { return {weights_, kTileKeys / 2, query_parts_, kWeightPart}; }
   PairMatrix Values(const uint32_t* data) const { return {data, rows_.ldo, value_parts_, value_part_}; }
 
   // Values of tokens 2i and 2i + 1 side by side; a token beyond `width` is 0.
@@ -132,7 +125,7 @@ class BFloat16Engine final : public TileEngine<float> {
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     const int64_t columns = item_.v_head_size;
     for (int p = 0; p < value_parts_; ++p) {
-      uint32_t* const part = values_.get() + p * value_part_;
+      uint32_t* const part = values_ + p * value_part_;
       for (int64_t i = 0; 2 * i < width; ++i) {
         const uint16_t* const even = rows.data + p * rows.part_stride + 2 * i * rows.stride;
         const uint16_t* const odd = even + rows.stride;
@@ -159,7 +152,7 @@ class BFloat16Engine final : public TileEngine<float> {
     for (int64_t r = 0; r < count; ++r) {
       float* const from = rows_.scores + r * kTileKeys;
       if (whole < 2 * pairs) std::fill(from + whole, from + 2 * pairs, 0.0f);
-      hwy::bfloat16_t* const to = reinterpret_cast<hwy::bfloat16_t*>(weights_.get() + r * kTileKeys / 2);
+      hwy::bfloat16_t* const to = reinterpret_cast<hwy::bfloat16_t*>(weights_ + r * kTileKeys / 2);
       for (int64_t k = 0; k < 2 * pairs; k += 2 * half) {
         const VecOf<float> a = hn::Load(d, from + k), b = hn::Load(d, from + k + half);
         const auto high = hn::OrderedDemote2To(dbf, a, b);
@@ -181,8 +174,8 @@ class BFloat16Engine final : public TileEngine<float> {
     if (a.parts == 1 && b.parts == 1) {
       return unit_.Accumulate(a, rows, b, columns, pairs, small, alpha, nullptr, out, ldo);
     }
-    if (!first_parts_) first_parts_ = Zeros<float>(Unit::RoundRows(Unit::kChunk) * kStride);
-    float* const first = first_parts_.get();
+    if (first_parts_ == nullptr) first_parts_ = rows_.scratch.TakeZeros<float>(Unit::RoundRows(Unit::kChunk) * kStride);
+    float* const first = first_parts_;
     for (int64_t r = 0; r < rows; ++r) std::copy_n(out + r * ldo, columns, first + r * kStride);
     unit_.Accumulate(a, rows, b, columns, pairs, small, alpha, nullptr, out, ldo);
     unit_.Accumulate(a.FirstPart(), rows, b.FirstPart(), columns, pairs, small, alpha, nullptr, first, kStride);
@@ -197,7 +190,7 @@ class BFloat16Engine final : public TileEngine<float> {
   // 0 would make NaN of NaN. bias null: the row sees no key. Bit for bit what finite hidden values give.
   HWY_NOINLINE void AddVisiblePairs(int64_t row, int64_t i, const float* bias, int64_t width, const float* alpha,
                                     int64_t column, int64_t columns) {
-    if (!visible_) visible_ = Zeros<uint32_t>(tile_parts_ * value_part_);
+    if (visible_ == nullptr) visible_ = rows_.scratch.TakeZeros<uint32_t>(tile_parts_ * value_part_);
     const int64_t pairs = Unit::RoundPairs((width + 1) / 2);
     const auto sees = [&](int64_t key) { return bias != nullptr && key < width && bias[key] != kMinusInfinity<float>; };
     for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -207,7 +200,7 @@ class BFloat16Engine final : public TileEngine<float> {
         for (int64_t c = first; c < first + rows_.ldo; ++c) visible_[c] = values_[c] & mask;
       }
     }
-    AccumulateCarefully(Weights().From(i * kTileKeys / 2), 1, Values(visible_.get()).From(column), columns, pairs,
+    AccumulateCarefully(Weights().From(i * kTileKeys / 2), 1, Values(visible_).From(column), columns, pairs,
                         SmallProducts::kLeftOut, alpha, rows_.output + (row + i) * rows_.ldo + column, rows_.ldo);
   }
 
@@ -217,12 +210,12 @@ class BFloat16Engine final : public TileEngine<float> {
   int64_t packed_ = 0;                                // keys that are packed
   int key_parts_ = 1, value_parts_ = 1;               // of this tile
   PairRows tile_rows_;
-  hwy::AlignedFreeUniquePtr<uint32_t[]> queries_;   // parts x rows x pairs
-  hwy::AlignedFreeUniquePtr<uint32_t[]> keys_;      // parts x pairs x kLdt
-  hwy::AlignedFreeUniquePtr<uint32_t[]> values_;    // parts x tile / 2 x ldo
-  hwy::AlignedFreeUniquePtr<uint32_t[]> weights_;   // parts x chunk x tile / 2
-  hwy::AlignedFreeUniquePtr<uint32_t[]> visible_;   // as values_, for one row
-  hwy::AlignedFreeUniquePtr<float[]> first_parts_;  // a block of sums
+  uint32_t* const queries_;         // parts x rows x pairs
+  uint32_t* const keys_;      // parts x pairs x kLdt
+  uint32_t* const values_;    // parts x tile / 2 x ldo
+  uint32_t* const weights_;   // parts x chunk x tile / 2
+  uint32_t* visible_ = nullptr;   // as values_, for one row
+  float* first_parts_ = nullptr;  // a block of sums
   Unit unit_;
 };
 

@@ -31,13 +31,13 @@ class DigitQueries {
   static constexpr int64_t kLeastKeys = 8;
 
   // queries: in planes, `stride` apart, filled up with 0 to whole column groups.
-  DigitQueries(const AttentionItem& item, size_t plane_count, const float* queries, int64_t stride)
+  DigitQueries(Scratch& scratch, const AttentionItem& item, size_t plane_count, const float* queries, int64_t stride)
       : digit_count_(item.query_dtype == DType::kFloat ? 3 : 2),
         plane_count_(plane_count),
         words_(static_cast<size_t>(item.head_size) / 4 / plane_count),
         row_bytes_(words_ * plane_count_ * kWordOfDigits),
-        digits_(Allocate<uint8_t>(item.rows() * static_cast<int64_t>(row_bytes_))),
-        words_of_keys_(Allocate<float>(static_cast<int64_t>(words_ * 2 * kLanes<float>))) {
+        digits_(scratch.Take<uint8_t>(item.rows() * static_cast<int64_t>(row_bytes_))),
+        words_of_keys_(scratch.Take<float>(static_cast<int64_t>(words_ * 2 * kLanes<float>))) {
     for (int64_t r = 0; r < item.rows(); ++r) {
       is_close_ &= PackRow(queries + r * stride, static_cast<size_t>(r));
     }
@@ -53,12 +53,12 @@ class DigitQueries {
   // Of a stored row.
   size_t words() const { return words_; }
   // By word, plane and digit.
-  const uint8_t* Digits(size_t row) const { return digits_.get() + row * row_bytes_; }
+  const uint8_t* Digits(size_t row) const { return digits_ + row * row_bytes_; }
   // The sum of a row's digits number `digit`.
   int32_t Sum(size_t row, size_t digit) const { return sums_[row][digit]; }
   float Step(size_t row) const { return steps_[row]; }
   // Room for the words of as many keys as two vectors have lanes.
-  float* words_of_keys() const { return words_of_keys_.get(); }
+  float* words_of_keys() const { return words_of_keys_; }
 
  private:
   // query: in planes, zeros behind the last column.
@@ -109,7 +109,7 @@ class DigitQueries {
   HWY_INLINE void PutWords(V8 digits, size_t row, size_t word, size_t plane) {
     constexpr size_t N = kLanes<float>;
     const hn::DFromV<V8> d8;
-    uint8_t* const to = digits_.get() + row * row_bytes_ + (word * plane_count_ + plane) * kWordOfDigits;
+    uint8_t* const to = digits_ + row * row_bytes_ + (word * plane_count_ + plane) * kWordOfDigits;
     if (plane_count_ == 1) {
       hn::StoreN(digits, d8, to, (words_ - word) * kWordOfDigits);
       return;
@@ -122,8 +122,8 @@ class DigitQueries {
   }
 
   const size_t digit_count_, plane_count_, words_, row_bytes_;
-  hwy::AlignedFreeUniquePtr<uint8_t[]> digits_;  // rows x row_bytes
-  hwy::AlignedFreeUniquePtr<float[]> words_of_keys_;
+  uint8_t* const digits_;  // rows x row_bytes
+  float* const words_of_keys_;
   int32_t sums_[kDirectRows][4];
   float steps_[kDirectRows];
   float least_step_ = std::numeric_limits<float>::max(), largest_step_ = 0.0f;

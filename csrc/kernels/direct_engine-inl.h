@@ -7,7 +7,6 @@
 #endif
 
 #include <array>
-#include <memory>
 
 #include "kernels/digit_dots-inl.h"
 #include "kernels/digit_values-inl.h"
@@ -23,8 +22,8 @@ class DirectEngine final : public TileEngine<C> {
   DirectEngine(RowBuffers<C>& rows, const KeyTile& tile)
       : TileEngine<C>(rows, tile),
         ldq_(RoundUpToGroup<C>(rows.item.head_size)),
-        queries_(Allocate<C>(rows.item.rows() * ldq_)) {
-    PackQueries(item_, ldq_, queries_.get());
+        queries_(rows.scratch.template Take<C>(rows.item.rows() * ldq_)) {
+    PackQueries(item_, ldq_, queries_);
   }
 
   void Pack(int64_t, bool) override {}
@@ -53,8 +52,8 @@ class DirectEngine final : public TileEngine<C> {
   DigitWeights* WeightDigits() override {
     if constexpr (!kMultipliesBytes || sizeof(C) != sizeof(float)) return nullptr;
     if (std::none_of(tile_.begin(), tile_.end(), [&](const KeySlice& s) { return WantsDigits(s); })) return nullptr;
-    if (!digit_weights_) digit_weights_ = std::make_unique<DigitWeights>();
-    return digit_weights_.get();
+    if (digit_weights_ == nullptr) digit_weights_ = rows_.scratch.template New<DigitWeights>();
+    return digit_weights_;
   }
 
   void AddValues(int64_t row, int64_t count, int64_t width, const C* alpha, bool some_hidden) override {
@@ -92,7 +91,9 @@ class DirectEngine final : public TileEngine<C> {
   bool DotInWholeNumbers(int64_t row, int64_t count, const KeySlice& s, int64_t keys, const RowFetch& fetch) {
     if (keys < DigitQueries::kLeastKeys || !DigitQueries::Serves(item_, kPlaneCount)) return false;
     auto& digits = digit_queries_[kPlaneCount / 2];
-    if (!digits) digits = std::make_unique<DigitQueries>(item_, kPlaneCount, Queries<kPlaneCount>(), ldq_);
+    if (digits == nullptr) {
+      digits = rows_.scratch.template New<DigitQueries>(rows_.scratch, item_, kPlaneCount, Queries<kPlaneCount>(), ldq_);
+    }
     if (!digits->ServesScale(s.key.scale)) return false;
     const auto dot = [&](auto digit_count) {
       constexpr int kBits = 8 / static_cast<int>(kPlaneCount);
@@ -136,27 +137,27 @@ class DirectEngine final : public TileEngine<C> {
   // The queries; for codes of less than 8 bits with their columns in planes, made when the first such run comes.
   template <size_t kPlaneCount>
   const C* Queries() {
-    if constexpr (kPlaneCount == 1) return queries_.get();
+    if constexpr (kPlaneCount == 1) return queries_;
     auto& copy = plane_queries_[kPlaneCount == 4];
-    if (!copy) {
+    if (copy == nullptr) {
       const Lanes<C> d;
       const int64_t size = item_.rows() * ldq_;
-      copy = Allocate<C>(size);
+      copy = rows_.scratch.template Take<C>(size);
       for (int64_t i = 0; i < size; i += static_cast<int64_t>(kPlaneCount * kLanes<C>)) {
         VecOf<C> v[kPlaneCount];
-        for (size_t p = 0; p < kPlaneCount; ++p) v[p] = hn::Load(d, queries_.get() + i + p * kLanes<C>);
+        for (size_t p = 0; p < kPlaneCount; ++p) v[p] = hn::Load(d, queries_ + i + p * kLanes<C>);
         ToPlanes<C>(v);
-        for (size_t p = 0; p < kPlaneCount; ++p) hn::Store(v[p], d, copy.get() + i + p * kLanes<C>);
+        for (size_t p = 0; p < kPlaneCount; ++p) hn::Store(v[p], d, copy + i + p * kLanes<C>);
       }
     }
-    return copy.get();
+    return copy;
   }
 
   const int64_t ldq_;
-  hwy::AlignedFreeUniquePtr<C[]> queries_;           // rows x ldq
-  hwy::AlignedFreeUniquePtr<C[]> plane_queries_[2];  // of 2 and 4 planes
-  std::unique_ptr<DigitQueries> digit_queries_[3];   // of 1, 2 and 4 planes
-  std::unique_ptr<DigitWeights> digit_weights_;
+  C* const queries_;                         // rows x ldq
+  C* plane_queries_[2] = {};                 // of 2 and 4 planes
+  DigitQueries* digit_queries_[3] = {};      // of 1, 2 and 4 planes
+  DigitWeights* digit_weights_ = nullptr;
 };
 
 }  // namespace HWY_NAMESPACE

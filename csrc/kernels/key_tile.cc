@@ -1,7 +1,6 @@
 #include "kernels/key_tile.h"
 
 #include <algorithm>
-#include <new>
 
 namespace onnx_ai_rt {
 namespace {
@@ -18,7 +17,7 @@ RowSource RowsFrom(RowSource rows, int64_t first) {
 
 }  // namespace
 
-KeyTile::KeyTile(const AttentionItem& item) : item_(item), keys_(kTileKeys) {
+KeyTile::KeyTile(const AttentionItem& item, Scratch& scratch) : item_(item), scratch_(scratch), keys_(kTileKeys) {
   if (item.rows() > kDirectRows || item.run_count == 0) return;
   const KeyRun& first = item.runs[0];
   const int64_t row_bytes =
@@ -64,12 +63,11 @@ void KeyTile::Decode() {
   }
 }
 
-void KeyTile::DecodeRows(const KeySlice& slice, int64_t width, Buffer& buffer, RowSource& rows) {
+void KeyTile::DecodeRows(const KeySlice& slice, int64_t width, float*& buffer, RowSource& rows) {
   const StoredPayload* const payload = rows.payload;
   if (payload == nullptr) return;
-  if (!buffer) buffer = hwy::AllocateAligned<float>(static_cast<size_t>(kTileKeys * std::max<int64_t>(1, width)));
-  if (!buffer) throw std::bad_alloc();
-  float* const first = buffer.get() + slice.begin * width;
+  if (buffer == nullptr) buffer = scratch_.Take<float>(kTileKeys * width);
+  float* const first = buffer + slice.begin * width;
   for (int64_t r = 0; r < slice.count; ++r) {
     DecodeRow(*payload, rows.batch, rows.head, slice.first_row + r, 0, width, first + r * width);
   }

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "hwy/aligned_allocator.h"
 #include "kernels/attention_item.h"
+#include "kernels/scratch.h"
 
 namespace onnx_ai_rt {
 
@@ -21,7 +21,7 @@ struct KeySlice {
 
 class KeyTile {
  public:
-  explicit KeyTile(const AttentionItem& item);
+  KeyTile(const AttentionItem& item, Scratch& scratch);
 
   // How many keys a tile has: kTileKeys, or a half or a quarter of them where few query rows meet long rows of keys.
   int64_t keys() const { return keys_; }
@@ -38,16 +38,17 @@ class KeyTile {
   size_t size() const { return slices_.size(); }
 
  private:
-  using Buffer = hwy::AlignedFreeUniquePtr<float[]>;
-  static void DecodeRows(const KeySlice& slice, int64_t width, Buffer& buffer, RowSource& rows);
+  void DecodeRows(const KeySlice& slice, int64_t width, float*& buffer, RowSource& rows);
 
   const uint8_t* KeyAt(size_t run, int64_t key) const;
 
   const AttentionItem& item_;
+  Scratch& scratch_;
   int64_t keys_;
   size_t run_ = 0;
   std::vector<KeySlice> slices_;
-  Buffer decoded_keys_, decoded_values_;
+  float* decoded_keys_ = nullptr;
+  float* decoded_values_ = nullptr;
 };
 
 }  // namespace onnx_ai_rt

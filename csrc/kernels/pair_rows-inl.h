@@ -24,11 +24,11 @@ class PairRows {
   };
 
   // For rows of at most `columns`, a multiple of the lanes.
-  PairRows(const KeyTile& tile, int64_t columns, int parts)
+  PairRows(Scratch& scratch, const KeyTile& tile, int64_t columns, int parts)
       : tile_(tile),
         stride_(columns),
-        gathered_(Allocate<uint16_t>(parts * kTileKeys * columns)),
-        floats_(Allocate<float>(RoundUpToGroup<float>(columns))) {}
+        gathered_(scratch.Take<uint16_t>(parts * kTileKeys * columns)),
+        floats_(scratch.Take<float>(RoundUpToGroup<float>(columns))) {}
 
   // Parts of one side of the tile's first `width` keys.
   int PartsOf(RowSource KeySlice::* side, int64_t width) const {
@@ -49,12 +49,12 @@ class PairRows {
     for (const KeySlice& s : tile_) {
       if (s.begin >= width) break;
       for (int64_t r = 0; r < s.count; ++r) {
-        uint16_t* const to = gathered_.get() + (s.begin + r) * stride_;
+        uint16_t* const to = gathered_ + (s.begin + r) * stride_;
         Split((s.*side), r, columns, parts, to, part_stride);
         for (int p = 0; columns % 2 != 0 && p < parts; ++p) to[p * part_stride + columns] = 0;
       }
     }
-    return {gathered_.get(), stride_, part_stride};
+    return {gathered_, stride_, part_stride};
   }
 
   // Row r of `source`. Writes whole vectors, unless it is bfloat16 and has one part.
@@ -70,11 +70,11 @@ class PairRows {
     WithType<float>(source.dtype, [&](auto element) HWY_ATTR {
       using T = decltype(element);
       if constexpr (IsCode<T>() || hwy::IsSame<T, hwy::float16_t>()) {
-        ConvertRow(Reader<T>(source, 0), static_cast<size_t>(r), static_cast<size_t>(columns), 1.0f, floats_.get());
+        ConvertRow(Reader<T>(source, 0), static_cast<size_t>(r), static_cast<size_t>(columns), 1.0f, floats_);
       }
     });
     for (int64_t c = 0; c < columns; c += static_cast<int64_t>(kLanes<float>)) {
-      const VecOf<float> value = hn::Load(d, floats_.get() + c);
+      const VecOf<float> value = hn::Load(d, floats_ + c);
       const auto high = BFloat16Bits(d, value);
       hn::StoreU(high, du16, to + c);
       if (parts == 1) continue;
@@ -88,8 +88,8 @@ class PairRows {
  private:
   const KeyTile& tile_;
   const int64_t stride_;
-  hwy::AlignedFreeUniquePtr<uint16_t[]> gathered_;  // parts x tile x stride
-  hwy::AlignedFreeUniquePtr<float[]> floats_;       // one row
+  uint16_t* const gathered_;  // parts x tile x stride
+  float* const floats_;       // one row
 };
 
 }  // namespace HWY_NAMESPACE

@@ -10,12 +10,10 @@
 #define ONNX_AI_RT_TILE_ENGINE_INL_H_
 #endif
 
-#include <new>
-
-#include "hwy/aligned_allocator.h"
 #include "kernels/digit_weights-inl.h"
 #include "kernels/key_tile.h"
 #include "kernels/scores-inl.h"
+#include "kernels/scratch.h"
 #include "kernels/tile_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,18 +37,11 @@ int64_t RoundUpToGroup(int64_t n) {
   return (n + kGroup - 1) / kGroup * kGroup;
 }
 
-// Throws std::bad_alloc. Highway aborts on a size of 0, which an empty head has.
-template <typename T>
-hwy::AlignedFreeUniquePtr<T[]> Allocate(int64_t count) {
-  auto memory = hwy::AllocateAligned<T>(static_cast<size_t>(std::max<int64_t>(1, count)));
-  if (!memory) throw std::bad_alloc();
-  return memory;
-}
-
 // The item's rows and the chunk of them that is at work.
 template <typename C>
 struct RowBuffers {
   const AttentionItem& item;
+  Scratch& scratch;
   int64_t ldo = 0;      // of output
   C* output = nullptr;  // rows x ldo, not divided yet
   C* scores = nullptr;  // chunk x tile: dot products, then weights
