@@ -168,51 +168,56 @@ class ItemRun {
   void Weigh(int64_t row, int64_t count, int64_t padded, bool all_visible, C* HWY_RESTRICT alpha) {
     const Lanes<C> d;
     HWY_ALIGN C lane_max[kMaxLanesRows * kN];
-    HWY_ALIGN C base[kMaxLanesRows];
+    HWY_ALIGN C base[kMaxLanesRows], reach[kMaxLanesRows];
     // Scores that are nothing but products are scaled on the way into exp.
     const bool plain = all_visible && softcap_ == C{0} && scale_ > C{0};
-    std::fill(lane_max, lane_max + RoundUpToLanes<C>(count) * kN, kMinusInfinity<C>);
     for (int64_t i = 0; i < count; ++i) {
       C* const s = rows_.scores + i * kTileKeys;
+      VecOf<C> most = hn::Set(d, kMinusInfinity<C>);
       if (plain) {
-        hn::Store(LargestByLane(s, padded), d, lane_max + i * kN);
+        most = LargestByLane(s, padded);
       } else if (all_visible) {
-        hn::Store(ScaleRow(s, padded), d, lane_max + i * kN);
+        most = ScaleRow(s, padded);
       } else if (rows_.row_bias[i] != nullptr) {
-        hn::Store(BiasScores(s, rows_.row_bias[i], padded, is_tame_[i]), d, lane_max + i * kN);
+        most = BiasScores(s, rows_.row_bias[i], padded, is_tame_[i]);
       }
+      hn::Store(most, d, lane_max + i * kN);
     }
-    HWY_ALIGN C reach[kMaxLanesRows];
-    UpdateMaxima(lane_max, static_cast<size_t>(count), plain ? scale_ : C{1}, max_ + row, alpha, base, reach);
+    const C scale = plain ? scale_ : C{1};
+    UpdateMaxima(lane_max, static_cast<size_t>(count), scale, max_ + row, alpha, base, reach);
     DigitWeights* const digits = engine_->WeightDigits();
     if constexpr (sizeof(C) == sizeof(float)) {
-      if (digits != nullptr) digits->Begin(reach, static_cast<size_t>(count));
+      if (digits != nullptr) {
+        digits->Begin(reach, static_cast<size_t>(count));
+        WeighRows<true>(row, count, padded, all_visible, scale, base, alpha, digits);
+        return;
+      }
     }
+    WeighRows<false>(row, count, padded, all_visible, scale, base, alpha, nullptr);
+  }
+
+  // The second half of Weigh: exp, with the constants in registers for all rows.
+  template <bool kDigits>
+  HWY_NOINLINE void WeighRows(int64_t row, int64_t count, int64_t padded, bool all_visible, C scale,
+                              const C* HWY_RESTRICT base, C* HWY_RESTRICT alpha, DigitWeights* digits) {
+    const Lanes<C> d;
     const VecOf<C> value_scale = hn::Set(d, engine_->ValueScale());
     for (int64_t i = 0; i < count; ++i) {
       C* const s = rows_.scores + i * kTileKeys;
       if (!all_visible && rows_.row_bias[i] == nullptr) {
         std::fill(s, s + padded, C{0});
-        if (digits != nullptr) digits->Clear(static_cast<size_t>(i));
+        if constexpr (kDigits) digits->Clear(static_cast<size_t>(i));
         alpha[i] = C{1};
         continue;
       }
       saw_keys_[row + i] = 1;
-      const auto weigh = [&](const auto& keep) HWY_ATTR {
-        WeighRow(s, static_cast<size_t>(padded), plain ? scale_ : C{1}, base[i], alpha[i], sums_ + (row + i) * kN,
-                 [&](size_t key, VecOf<C> weights) HWY_ATTR {
-                   hn::Store(hn::Mul(weights, value_scale), d, s + key);
-                   keep(key, weights);
-                 });
-      };
-      if constexpr (sizeof(C) == sizeof(float)) {
-        if (digits != nullptr) {
-          const DigitWeights::Row digits_of_row = digits->RowOf(static_cast<size_t>(i));
-          weigh([&](size_t key, VecOf<C> weights) HWY_ATTR { digits_of_row.Put(key, weights); });
-          continue;
-        }
-      }
-      weigh([](size_t, VecOf<C>) {});
+      DigitWeights::Row row_digits{};
+      if constexpr (kDigits) row_digits = digits->RowOf(static_cast<size_t>(i));
+      WeighRow(s, static_cast<size_t>(padded), scale, base[i], alpha[i], sums_ + (row + i) * kN,
+               [&](size_t key, VecOf<C> weights) HWY_ATTR {
+                 hn::Store(hn::Mul(weights, value_scale), d, s + key);
+                 if constexpr (kDigits) row_digits.Put(key, weights);
+               });
     }
   }
 

@@ -40,6 +40,16 @@ HWY_INLINE hn::Vec<D> BroadcastWord(D d, const void* from) {
   return hn::BitCast(d, hn::Set(hn::Repartition<int32_t, D>(), word));
 }
 
+// Rounds numbers below 2^31. Highway's also clamps the others.
+template <class VF>
+HWY_INLINE hn::Vec<hn::RebindToSigned<hn::DFromV<VF>>> NearestNumber(VF v) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  return {_mm512_cvtps_epi32(v.raw)};
+#else
+  return hn::NearestInt(v);
+#endif
+}
+
 // Byte p of lanes 4 b to 4 b + 3 becomes lane 4 b + p.
 template <class V32, class D8 = hn::Repartition<uint8_t, hn::DFromV<V32>>>
 HWY_INLINE hn::Vec<D8> GatherDigits(V32 v) {

@@ -95,7 +95,7 @@ class DigitQueries {
     const auto mask = hn::Set(di, digit_count_ == 3 ? 0xFFFFFF : 0xFFFF);
     auto sums = hn::Zero(di);
     for (size_t v = 0; v < vectors; ++v) {
-      const auto number = hn::NearestInt(hn::Mul(hn::Load(d, query + v * N), to_steps));
+      const auto number = NearestNumber(hn::Mul(hn::Load(d, query + v * N), to_steps));
       const auto digits = GatherDigits(hn::And(hn::Xor(hn::Add(number, half), half), mask));
       sums = AddByteProducts(hn::Set(du8, 1), hn::BitCast(ds8, digits), sums);
       PutWords(digits, row, v / plane_count_ * N / 4, v % plane_count_);

@@ -84,10 +84,12 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<Lanes<float>>> SumDigits(const DigitWeight
 }
 
 // w[r] . codes for R weight rows from `row` on, and of each 16 bytes of the 64 from `at` on the words kFirst to
-// kFirst + V - 1: what comes together when four rows are interleaved. To sums[r][kFirst...], by plane.
+// kFirst + V - 1: what comes together when four rows are interleaved. To sums[r][kFirst...], by plane. zeros: what sums
+// of digits start from.
 template <size_t R, size_t V, size_t kFirst, int kBits, size_t P = kPlanes<Code<kBits>>>
 HWY_INLINE void DotValueCodes(const DigitWeights& weights, size_t row, const CodeRows& rows, size_t at,
-                              VecOf<float> (*HWY_RESTRICT sums)[4][P], RowFetch& shared_fetch) {
+                              const int32_t (*HWY_RESTRICT zeros)[4], VecOf<float> (*HWY_RESTRICT sums)[4][P],
+                              RowFetch& shared_fetch) {
   const Lanes<float> d;
   const hn::Repartition<int32_t, decltype(d)> di;
   const hn::Repartition<uint16_t, decltype(d)> du16;
@@ -99,15 +101,12 @@ HWY_INLINE void DotValueCodes(const DigitWeights& weights, size_t row, const Cod
   hn::Vec<decltype(di)> acc[R][V][P][3];
   HWY_UNROLL(4)
   for (size_t r = 0; r < R; ++r) {
-    auto start = hn::Zero(di);
-    if (rows.zero != 0) start = hn::Mul(SumDigits(weights, row + r, rows), hn::Set(di, -rows.zero));
     HWY_UNROLL(4)
     for (size_t v = 0; v < V; ++v) {
       HWY_UNROLL(4)
       for (size_t p = 0; p < P; ++p) {
-        acc[r][v][p][0] = hn::BroadcastLane<0>(start);
-        acc[r][v][p][1] = hn::BroadcastLane<1>(start);
-        acc[r][v][p][2] = hn::BroadcastLane<2>(start);
+        HWY_UNROLL(4)
+        for (size_t i = 0; i < 3; ++i) acc[r][v][p][i] = hn::Set(di, zeros[r][i]);
       }
     }
   }
@@ -123,8 +122,10 @@ HWY_INLINE void DotValueCodes(const DigitWeights& weights, size_t row, const Cod
       if (k + 2 >= rows.count) third = 0;
       fourth = 0;
     }
-    const V8 row0 = hn::LoadU(du8, from), row1 = hn::LoadU(du8, from + second);
-    const V8 row2 = hn::LoadU(du8, from + third), row3 = hn::LoadU(du8, from + fourth);
+    const uint8_t *from1 = from + second, *from2 = from + third, *from3 = from + fourth;
+    OnePointer(from1), OnePointer(from2), OnePointer(from3);
+    const V8 row0 = hn::LoadU(du8, from), row1 = hn::LoadU(du8, from1);
+    const V8 row2 = hn::LoadU(du8, from2), row3 = hn::LoadU(du8, from3);
     from += 4 * rows.stride;
     const auto lower01 = hn::BitCast(du16, hn::InterleaveLower(du8, row0, row1));
     const auto lower23 = hn::BitCast(du16, hn::InterleaveLower(du8, row2, row3));
@@ -187,10 +188,22 @@ HWY_INLINE void AddValueColumns(const DigitWeights& weights, size_t row, const C
   const Lanes<float> d;
   constexpr size_t P = kPlanes<Code<kBits>>;
   constexpr size_t N = kLanes<float>;
-  constexpr size_t V = std::min<size_t>(4, 8 / (R * P));  // 24 sums or 12
+  constexpr size_t V = 4 / P;  // 12 R sums and 4 vectors of codes
+  HWY_ALIGN int32_t zeros[R][4] = {};
+  if (rows.zero != 0) {
+    const hn::RebindToSigned<decltype(d)> di;
+    for (size_t r = 0; r < R; ++r) {
+      hn::StoreN(hn::Mul(SumDigits(weights, row + r, rows), hn::Set(di, -rows.zero)), di, zeros[r], 4);
+    }
+  }
   VecOf<float> sums[R][4][P];
-  DotValueCodes<R, V, 0, kBits>(weights, row, rows, at, sums, fetch);
-  if constexpr (V == 2) DotValueCodes<R, V, 2, kBits>(weights, row, rows, at, sums, fetch);
+  DotValueCodes<R, V, 0, kBits>(weights, row, rows, at, zeros, sums, fetch);
+  if constexpr (V == 2) DotValueCodes<R, V, 2, kBits>(weights, row, rows, at, zeros, sums, fetch);
+  if constexpr (V == 1) {
+    DotValueCodes<R, V, 1, kBits>(weights, row, rows, at, zeros, sums, fetch);
+    DotValueCodes<R, V, 2, kBits>(weights, row, rows, at, zeros, sums, fetch);
+    DotValueCodes<R, V, 3, kBits>(weights, row, rows, at, zeros, sums, fetch);
+  }
   HWY_UNROLL(4)
   for (size_t r = 0; r < R; ++r) {
     const VecOf<float> step = hn::Set(d, weights.Step(row + r) * rows.scale), by = hn::Set(d, alpha[r]);

@@ -47,7 +47,7 @@ class DigitWeights {
     HWY_INLINE void Put(size_t key, VecOf<float> weights) const {
       const Lanes<float> d;
       const hn::Repartition<uint8_t, decltype(d)> d8;
-      hn::Store(GatherDigits(hn::NearestInt(hn::Mul(weights, hn::Set(d, to_steps)))), d8, digits + key * 4);
+      hn::Store(GatherDigits(NearestNumber(hn::Mul(weights, hn::Set(d, to_steps)))), d8, digits + key * 4);
     }
     uint8_t* HWY_RESTRICT digits;
     float to_steps;

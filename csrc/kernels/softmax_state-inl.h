@@ -40,10 +40,11 @@ HWY_INLINE V ExpOfNonPositive(V x) {
   p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
-  const auto is_zero = hn::Lt(x, hn::Set(d, -87.3f));
 #if HWY_TARGET <= HWY_AVX3
-  return V{_mm512_maskz_scalef_ps(hn::Not(is_zero).raw, p.raw, n.raw)};
+  const __mmask16 is_kept = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
+  return V{_mm512_maskz_scalef_ps(is_kept, p.raw, n.raw)};
 #else
+  const auto is_zero = hn::Lt(x, hn::Set(d, -87.3f));
   const hn::RebindToSigned<decltype(d)> di;
   const V scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
   return hn::IfThenZeroElse(is_zero, hn::IfThenElse(hn::IsNaN(x), x, scaled));
@@ -73,10 +74,32 @@ struct LargerOfVectors {
   }
 };
 
-// The online update of `count` rows at once, as many as there are lanes together. lane_max: the largest scores of each
-// row's tile, one vector a row, to be multiplied by `scale`, -inf for rows from `count` up to whole vectors. Updates
-// max; alpha gets the factors of old outputs and sums, base what to subtract from scores, reach what that leaves of the
-// largest: whole vectors, like max.
+// The largest lane of each of up to as many vectors as there are lanes, in that order; -inf behind `count` of them.
+template <typename C>
+HWY_INLINE VecOf<C> LargestOfVectors(const C* HWY_RESTRICT vectors, size_t count) {
+  const Lanes<C> d;
+  constexpr size_t N = kLanes<C>;
+  const LargerOfVectors larger;
+  const auto is_one = hn::FirstN(d, count);
+  const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
+  VecOf<C> v[N];
+  HWY_UNROLL(16)
+  for (size_t i = 0; i < N; ++i) v[i] = hn::Load(d, vectors + std::min(i, count - 1) * N);
+  if constexpr (N >= 4 && sizeof(C) == 4) {
+    if (count <= 4) {
+      // Within blocks of 128 bits, then over them.
+      VecOf<C> four = FoldPair<2, C>(FoldPair<1, C>(v[0], v[1], larger), FoldPair<1, C>(v[2], v[3], larger), larger);
+      if constexpr (N >= 8) four = larger(four, hn::SwapAdjacentBlocks(four));
+      if constexpr (N >= 16) four = larger(four, hn::ConcatLowerUpper(d, four, four));
+      return hn::IfThenElse(is_one, four, minus_infinity);
+    }
+  }
+  return hn::IfThenElse(is_one, Fold<kFoldLevels<C>, 0, C>(v, larger), minus_infinity);
+}
+
+// The online update of `count` rows. lane_max: the largest scores of each row's tile, one vector a row, to be multiplied
+// by `scale`. Updates max; alpha gets the factors of old outputs and sums, base what to subtract from scores, reach what
+// that leaves of the largest: whole vectors, like max.
 template <typename C>
 HWY_INLINE void UpdateMaxima(const C* HWY_RESTRICT lane_max, size_t count, C scale, C* HWY_RESTRICT max,
                              C* HWY_RESTRICT alpha, C* HWY_RESTRICT base, C* HWY_RESTRICT reach) {
@@ -84,12 +107,9 @@ HWY_INLINE void UpdateMaxima(const C* HWY_RESTRICT lane_max, size_t count, C sca
   constexpr size_t N = kLanes<C>;
   const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
   for (size_t r = 0; r < count; r += N) {
-    VecOf<C> v[N];
-    HWY_UNROLL(16)
-    for (size_t i = 0; i < N; ++i) v[i] = hn::Load(d, lane_max + (r + i) * N);
-    const VecOf<C> old_max = hn::LoadU(d, max + r);
-    const VecOf<C> tile_max = hn::Mul(Fold<kFoldLevels<C>, 0, C>(v, LargerOfVectors()), hn::Set(d, scale));
-    const VecOf<C> new_max = hn::Max(old_max, tile_max);
+    const VecOf<C> tile_max =
+        hn::Mul(LargestOfVectors(lane_max + r * N, std::min(N, count - r)), hn::Set(d, scale));
+    const VecOf<C> old_max = hn::LoadU(d, max + r), new_max = hn::Max(old_max, tile_max);
     const VecOf<C> subtrahend = hn::IfThenZeroElse(hn::Eq(new_max, minus_infinity), new_max);
     hn::Store(ExpOfNonPositive(hn::Sub(old_max, subtrahend)), d, alpha + r);
     hn::Store(subtrahend, d, base + r);
