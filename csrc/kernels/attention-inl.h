@@ -206,7 +206,6 @@ class ItemRun {
       C* const s = rows_.scores + i * kTileKeys;
       if (!all_visible && rows_.row_bias[i] == nullptr) {
         std::fill(s, s + padded, C{0});
-        if constexpr (kDigits) digits->Clear(static_cast<size_t>(i));
         alpha[i] = C{1};
         continue;
       }

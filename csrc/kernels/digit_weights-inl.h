@@ -10,8 +10,6 @@
 #define ONNX_AI_RT_DIGIT_WEIGHTS_INL_H_
 #endif
 
-#include <cmath>
-
 #include "kernels/byte_products-inl.h"
 #include "kernels/scores-inl.h"
 
@@ -29,19 +27,19 @@ class DigitWeights {
     is_close_ = true;
     for (size_t r = 0; r < rows; r += kLanes<float>) {
       const VecOf<float> log = hn::Load(d, reach + r), most = hn::Max(log, hn::Set(d, kLeastReach));
-      // Weights of 0 and none are as good as any.
-      const auto is_close = hn::Or(hn::Eq(log, most), hn::Eq(log, hn::Set(d, kMinusInfinity<float>)));
-      is_close_ &= hn::AllTrue(d, hn::Or(is_close, hn::Not(hn::FirstN(d, rows - r))));
+      const auto is_row = hn::FirstN(d, rows - r);
+      // A row that sees no key has no weights, whatever its digits are.
+      const auto sees_none = hn::Eq(log, hn::Set(d, kMinusInfinity<float>));
+      is_close_ &= hn::AllTrue(d, hn::Or(hn::Or(hn::Eq(log, most), sees_none), hn::Not(is_row)));
       // 2^exponent is more than the largest weight. Numbers stay a little below the largest: exp is not exact.
       const auto exponent = hn::Add(hn::NearestInt(hn::Floor(hn::Mul(most, hn::Set(d, 1.44269504f)))), hn::Set(di, 1));
       const auto bias = hn::Set(di, 127);
       const VecOf<float> up = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(bias, exponent)));
       const VecOf<float> down = hn::BitCast(d, hn::ShiftLeft<23>(hn::Sub(bias, exponent)));
-      hn::Store(hn::Mul(up, hn::Set(d, 1.0f / kLargest)), d, steps_ + r);
+      hn::Store(hn::IfThenZeroElse(sees_none, hn::Mul(up, hn::Set(d, 1.0f / kLargest))), d, steps_ + r);
       hn::Store(hn::Mul(down, hn::Set(d, kLargest)), d, to_steps_ + r);
     }
   }
-  void Clear(size_t row) { std::memset(digits_ + row * kTileKeys * 4, 0, kTileKeys * 4); }
   // Takes the weights of a row, a vector of them from key `key` on.
   struct Row {
     HWY_INLINE void Put(size_t key, VecOf<float> weights) const {
@@ -56,7 +54,7 @@ class DigitWeights {
 
   // False where floats know better what comes of it: weights of a row are tiny beside those of other tiles, or not
   // finite, or a factor leaves the normal range.
-  bool ServesScale(float scale) const { return is_close_ && std::abs(scale) >= 1e-5f && std::abs(scale) <= 1e25f; }
+  bool ServesScale(float scale) const { return is_close_ && scale >= 1e-5f && scale <= 1e25f; }
   // Of four neighbouring keys for each word.
   const uint8_t* Digits(size_t row, size_t key) const { return digits_ + (row * kTileKeys + key) * 4; }
   float Step(size_t row) const { return steps_[row]; }
