@@ -9,9 +9,8 @@
 
 #include <memory>
 
-#include "kernels/digit_weights-inl.h"
 #include "kernels/engine_choice-inl.h"
-#include "kernels/softmax_state-inl.h"
+#include "kernels/softmax_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
@@ -28,17 +27,12 @@ class ItemRun {
         softcap_(static_cast<C>(item.softcap)),
         tile_(item, scratch),
         rows_{item, scratch},
-        saw_keys_(scratch.Take<uint8_t>(row_count_)) {
+        softmax_(rows_) {
     rows_.ldo = ldo_;
     rows_.output = scratch.Take<C>(row_count_ * ldo_);
     rows_.scores = scratch.Take<C>(kMostChunkRows * kTileKeys);
     bias_ = scratch.Take<C>(kMostChunkRows * kTileKeys);
-    sums_ = scratch.Take<C>(row_count_ * kN);
-    max_ = scratch.Take<C>(RoundUpToLanes<C>(row_count_) + kN);
     std::fill(rows_.output, rows_.output + row_count_ * ldo_, C{0});
-    std::fill(sums_, sums_ + row_count_ * kN, C{0});
-    std::fill(max_, max_ + row_count_, kMinusInfinity<C>);
-    std::fill(saw_keys_, saw_keys_ + row_count_, uint8_t{0});
     engine_ = MakeEngine<C>(rows_, tile_);
     chunk_rows_ = engine_->ChunkRows();
   }
@@ -60,7 +54,7 @@ class ItemRun {
     for (int64_t r = 0; r < row_count_; ++r) {
       const int64_t element = r % item_.group * item_.output_head_stride +
                               (item_.token_begin + r / item_.group) * item_.output_token_stride;
-      WriteRow(rows_.output + r * ldo_, RowDivisor(r), static_cast<size_t>(item_.v_head_size), item_.query_dtype,
+      WriteRow(rows_.output + r * ldo_, softmax_.Divisor(r), static_cast<size_t>(item_.v_head_size), item_.query_dtype,
                item_.output + element * static_cast<int64_t>(BytesOf(item_.query_dtype)));
     }
   }
@@ -72,8 +66,8 @@ class ItemRun {
     C* const sum = static_cast<C*>(item_.partial.sum);
     std::copy(rows_.output, rows_.output + row_count_ * ldo_, output);
     for (int64_t r = 0; r < row_count_; ++r) {
-      max[r] = max_[r];
-      sum[r] = max_[r] == kMinusInfinity<C> ? C(saw_keys_[r]) : RowSum(r);
+      max[r] = softmax_.Max(r);
+      sum[r] = max[r] == kMinusInfinity<C> ? C(softmax_.SawKeys(r)) : softmax_.Sum(r);
     }
   }
 
@@ -93,7 +87,6 @@ class ItemRun {
 
  private:
   static constexpr int64_t kN = static_cast<int64_t>(kLanes<C>);
-  static constexpr int64_t kMaxLanesRows = (kMostChunkRows + kN - 1) / kN * kN;  // a chunk's rows in whole vectors
 
   void StreamTile(int64_t key, int64_t end) {
     tile_.Decode();
@@ -119,8 +112,8 @@ class ItemRun {
       engine_->Pack(end - key, true);
     }
     engine_->Dots(row, count, width, MaskFetch(row + count, key));
-    HWY_ALIGN C alpha[kMaxLanesRows];
-    Weigh(row, count, RoundUpToLanes<C>(width), all_visible, alpha);
+    HWY_ALIGN C alpha[SoftmaxRows<C>::kMostRows];
+    softmax_.Weigh(row, count, RoundUpToLanes<C>(width), all_visible, *engine_, alpha);
     engine_->AddValues(row, count, width, alpha, bias.hides_keys);
   }
 
@@ -136,12 +129,12 @@ class ItemRun {
       const bool same_as_before = i > 0 && item_.mask.head_stride == 0 && (row + i) % item_.group != 0;
       if (same_as_before) {
         rows_.row_bias[i] = rows_.row_bias[i - 1];
-        is_tame_[i] = is_tame_[i - 1];
+        rows_.is_tame[i] = rows_.is_tame[i - 1];
         continue;
       }
       const RowBias<C> bias = BiasRow(item_, row + i, key, width, bias_ + i * kTileKeys);
       rows_.row_bias[i] = bias.sees_keys ? bias.values : nullptr;
-      is_tame_[i] = bias.is_tame;
+      rows_.is_tame[i] = bias.is_tame;
       chunk.sees_keys |= bias.sees_keys;
       chunk.hides_keys |= bias.hides_keys;
     }
@@ -164,106 +157,12 @@ class ItemRun {
                     mask.token_stride * bytes);
   }
 
-  // Dot products of the chunk to softmax weights; alpha gets the factors of the old outputs.
-  void Weigh(int64_t row, int64_t count, int64_t padded, bool all_visible, C* HWY_RESTRICT alpha) {
-    const Lanes<C> d;
-    HWY_ALIGN C lane_max[kMaxLanesRows * kN];
-    HWY_ALIGN C base[kMaxLanesRows], reach[kMaxLanesRows];
-    // Scores that are nothing but products are scaled on the way into exp.
-    const bool plain = all_visible && softcap_ == C{0} && scale_ > C{0};
-    for (int64_t i = 0; i < count; ++i) {
-      C* const s = rows_.scores + i * kTileKeys;
-      VecOf<C> most = hn::Set(d, kMinusInfinity<C>);
-      if (plain) {
-        most = LargestByLane(s, padded);
-      } else if (all_visible) {
-        most = ScaleRow(s, padded);
-      } else if (rows_.row_bias[i] != nullptr) {
-        most = BiasScores(s, rows_.row_bias[i], padded, is_tame_[i]);
-      }
-      hn::Store(most, d, lane_max + i * kN);
-    }
-    const C scale = plain ? scale_ : C{1};
-    UpdateMaxima(lane_max, static_cast<size_t>(count), scale, max_ + row, alpha, base, reach);
-    DigitWeights* const digits = engine_->WeightDigits();
-    if constexpr (sizeof(C) == sizeof(float)) {
-      if (digits != nullptr) {
-        digits->Begin(reach, static_cast<size_t>(count));
-        WeighRows<true>(row, count, padded, all_visible, scale, base, alpha, digits);
-        return;
-      }
-    }
-    WeighRows<false>(row, count, padded, all_visible, scale, base, alpha, nullptr);
-  }
-
-  // The second half of Weigh: exp, with the constants in registers for all rows.
-  template <bool kDigits>
-  HWY_NOINLINE void WeighRows(int64_t row, int64_t count, int64_t padded, bool all_visible, C scale,
-                              const C* HWY_RESTRICT base, C* HWY_RESTRICT alpha, DigitWeights* digits) {
-    const Lanes<C> d;
-    const VecOf<C> value_scale = hn::Set(d, engine_->ValueScale());
-    for (int64_t i = 0; i < count; ++i) {
-      C* const s = rows_.scores + i * kTileKeys;
-      if (!all_visible && rows_.row_bias[i] == nullptr) {
-        std::fill(s, s + padded, C{0});
-        alpha[i] = C{1};
-        continue;
-      }
-      saw_keys_[row + i] = 1;
-      DigitWeights::Row row_digits{};
-      if constexpr (kDigits) row_digits = digits->RowOf(static_cast<size_t>(i));
-      WeighRow(s, static_cast<size_t>(padded), scale, base[i], alpha[i], sums_ + (row + i) * kN,
-               [&](size_t key, VecOf<C> weights) HWY_ATTR {
-                 hn::Store(hn::Mul(weights, value_scale), d, s + key);
-                 if constexpr (kDigits) row_digits.Put(key, weights);
-               });
-    }
-  }
-
-  static VecOf<C> LargestByLane(const C* HWY_RESTRICT s, int64_t padded) {
-    const Lanes<C> d;
-    VecOf<C> most = hn::Set(d, kMinusInfinity<C>);
-    for (int64_t k = 0; k < padded; k += kN) most = hn::Max(most, hn::Load(d, s + k));
-    return most;
-  }
-
-  // Scales one row, all of whose keys take part, in place; returns the largest by lane.
-  VecOf<C> ScaleRow(C* HWY_RESTRICT s, int64_t padded) const {
-    const Lanes<C> d;
-    VecOf<C> most = hn::Set(d, kMinusInfinity<C>);
-    for (int64_t k = 0; k < padded; k += kN) {
-      const VecOf<C> score = ScaledScore<C>(hn::Load(d, s + k), scale_, softcap_);
-      hn::Store(score, d, s + k);
-      most = hn::Max(most, score);
-    }
-    return most;
-  }
-
-  // Scales one row and adds its bias in place; returns the largest by lane.
-  VecOf<C> BiasScores(C* HWY_RESTRICT s, const C* HWY_RESTRICT bias, int64_t padded, bool is_tame) const {
-    const Lanes<C> d;
-    const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
-    VecOf<C> most = minus_infinity;
-    for (int64_t k = 0; k < padded; k += kN) {
-      const VecOf<C> b = hn::LoadU(d, bias + k);
-      const VecOf<C> scaled = ScaledScore<C>(hn::Load(d, s + k), scale_, softcap_);
-      const VecOf<C> score = is_tame ? hn::IfThenElse(hn::Eq(b, minus_infinity), minus_infinity, hn::Add(scaled, b))
-                                     : BiasedScore<C>(scaled, b, item_.mask.sum_in_float);
-      hn::Store(score, d, s + k);
-      most = hn::Max(most, score);
-    }
-    return most;
-  }
-
-  C RowSum(int64_t r) const { return hn::ReduceSum(Lanes<C>(), hn::Load(Lanes<C>(), sums_ + r * kN)); }
-  C RowDivisor(int64_t r) const { return Divisor(max_[r], RowSum(r), saw_keys_[r] != 0); }
-
   void WriteScoreRow(int64_t row, int64_t key, int64_t width, C* HWY_RESTRICT s) {
     const Lanes<C> d;
     const ScoreOutput& out = item_.scores;
     const bool probabilities = out.mode == 3;
-    const C subtrahend = Subtrahend(max_[row]);
-    const C divisor = RowDivisor(row);
+    const C subtrahend = Subtrahend(softmax_.Max(row));
+    const C divisor = softmax_.Divisor(row);
     const C* const row_bias = out.mode >= 2 ? BiasRow(item_, row, key, width, bias_).values : nullptr;
     const int64_t element =
         row % item_.group * out.head_stride + (item_.token_begin + row / item_.group) * out.token_stride + key;
@@ -287,12 +186,9 @@ class ItemRun {
   const C scale_, softcap_;
   KeyTile tile_;
   RowBuffers<C> rows_;
-  uint8_t* const saw_keys_;  // rows
-  C* sums_ = nullptr;        // rows x lanes
-  C* max_ = nullptr;         // rows
-  C* bias_ = nullptr;        // chunk x tile
+  SoftmaxRows<C> softmax_;
+  C* bias_ = nullptr;  // chunk x tile
   std::unique_ptr<TileEngine<C>> engine_;
-  bool is_tame_[kMostChunkRows];  // their bias
   int64_t chunk_rows_ = 0;
   bool packed_ = false;
 };

@@ -16,6 +16,7 @@
 
 #include "kernels/pair_product-inl.h"
 #include "kernels/pair_rows-inl.h"
+#include "kernels/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
@@ -48,8 +49,8 @@ class BFloat16Engine final : public TileEngine<float> {
     query.dtype = item_.query_dtype;
     for (int64_t r = 0; r < item_.rows(); ++r) {
       query.data = QueryRow(item_, r);
-      tile_rows_.Split(query, 0, item_.head_size, query_parts_,
-                       reinterpret_cast<uint16_t*>(queries_ + r * pairs_), 2 * query_part_);
+      tile_rows_.Split(query, 0, item_.head_size, query_parts_, reinterpret_cast<uint16_t*>(queries_ + r * pairs_),
+                       2 * query_part_);
     }
   }
 
@@ -210,10 +211,10 @@ class BFloat16Engine final : public TileEngine<float> {
   int64_t packed_ = 0;                                // keys that are packed
   int key_parts_ = 1, value_parts_ = 1;               // of this tile
   PairRows tile_rows_;
-  uint32_t* const queries_;         // parts x rows x pairs
-  uint32_t* const keys_;      // parts x pairs x kLdt
-  uint32_t* const values_;    // parts x tile / 2 x ldo
-  uint32_t* const weights_;   // parts x chunk x tile / 2
+  uint32_t* const queries_;       // parts x rows x pairs
+  uint32_t* const keys_;          // parts x pairs x kLdt
+  uint32_t* const values_;        // parts x tile / 2 x ldo
+  uint32_t* const weights_;       // parts x chunk x tile / 2
   uint32_t* visible_ = nullptr;   // as values_, for one row
   float* first_parts_ = nullptr;  // a block of sums
   Unit unit_;

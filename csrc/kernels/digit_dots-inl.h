@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels/digit_queries-inl.h"
+#include "kernels/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {

@@ -10,6 +10,8 @@
 #endif
 
 #include "kernels/digit_weights-inl.h"
+#include "kernels/row_fetch.h"
+#include "kernels/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
@@ -18,7 +20,7 @@ namespace HWY_NAMESPACE {
 // Value rows of codes, which are whole vectors of bytes.
 struct CodeRows {
   const uint8_t* first;
-  int64_t stride;  // bytes
+  int64_t stride;              // bytes
   size_t begin, count, bytes;  // the keys, counted from the tile's first
   uint8_t flip;                // of each byte, which makes its codes signed bytes or unsigned ones of less bits
   int32_t zero;                // of these
@@ -137,8 +139,7 @@ HWY_INLINE void DotValueCodes(const DigitWeights& weights, size_t row, const Cod
       const auto pair01 = kFirst + v < 2 ? lower01 : upper01;
       const auto pair23 = kFirst + v < 2 ? lower23 : upper23;
       const bool is_even = (kFirst + v) % 2 == 0;
-      const auto four =
-          is_even ? hn::InterleaveLower(du16, pair01, pair23) : hn::InterleaveUpper(du16, pair01, pair23);
+      const auto four = is_even ? hn::InterleaveLower(du16, pair01, pair23) : hn::InterleaveUpper(du16, pair01, pair23);
       raw[v] = hn::Xor(hn::BitCast(du8, four), flip);
     }
     hn::Vec<decltype(ds8)> codes[P][V];
@@ -180,11 +181,11 @@ HWY_INLINE void DotValueCodes(const DigitWeights& weights, size_t row, const Cod
   }
 }
 
-// out[r][c] = out[r][c] * alpha[r] + w[r] . values[c] for R rows from `row` on, and the columns of 64 bytes from `at` on.
+// out[r][c] = out[r][c] * alpha[r] + w[r] . values[c] for R rows from `row` on, and the columns of 64 bytes from `at`
+// on.
 template <size_t R, int kBits>
 HWY_INLINE void AddValueColumns(const DigitWeights& weights, size_t row, const CodeRows& rows, size_t at,
-                                const float* HWY_RESTRICT alpha, float* HWY_RESTRICT out, size_t ldo,
-                                RowFetch& fetch) {
+                                const float* HWY_RESTRICT alpha, float* HWY_RESTRICT out, size_t ldo, RowFetch& fetch) {
   const Lanes<float> d;
   constexpr size_t P = kPlanes<Code<kBits>>;
   constexpr size_t N = kLanes<float>;

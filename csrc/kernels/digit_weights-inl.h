@@ -1,8 +1,8 @@
 // The softmax weights of a tile in whole numbers, for products with bytes of codes. Compiled once per target.
 //
-// A row's weights in a tile are w = step * (d0 + 256 d1 + 65536 d2) with digits from 0 to 255: what is lost of a weight is
-// at most 2^-24 of the row's largest in the tile, as much as float loses of that one. Products and sums of digits and
-// codes less their zero point are exact.
+// A row's weights in a tile are w = step * (d0 + 256 d1 + 65536 d2) with digits from 0 to 255: what is lost of a weight
+// is at most 2^-24 of the row's largest in the tile, as much as float loses of that one. Products and sums of digits
+// and codes less their zero point are exact.
 #if defined(ONNX_AI_RT_DIGIT_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNX_AI_RT_DIGIT_WEIGHTS_INL_H_
 #undef ONNX_AI_RT_DIGIT_WEIGHTS_INL_H_

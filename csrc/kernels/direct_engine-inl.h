@@ -10,6 +10,7 @@
 
 #include "kernels/digit_dots-inl.h"
 #include "kernels/digit_values-inl.h"
+#include "kernels/row_dots-inl.h"
 #include "kernels/tile_engine-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -92,7 +93,8 @@ class DirectEngine final : public TileEngine<C> {
     if (keys < DigitQueries::kLeastKeys || !DigitQueries::Serves(item_, kPlaneCount)) return false;
     auto& digits = digit_queries_[kPlaneCount / 2];
     if (digits == nullptr) {
-      digits = rows_.scratch.template New<DigitQueries>(rows_.scratch, item_, kPlaneCount, Queries<kPlaneCount>(), ldq_);
+      digits =
+          rows_.scratch.template New<DigitQueries>(rows_.scratch, item_, kPlaneCount, Queries<kPlaneCount>(), ldq_);
     }
     if (!digits->ServesScale(s.key.scale)) return false;
     const auto dot = [&](auto digit_count) {
@@ -154,9 +156,9 @@ class DirectEngine final : public TileEngine<C> {
   }
 
   const int64_t ldq_;
-  C* const queries_;                         // rows x ldq
-  C* plane_queries_[2] = {};                 // of 2 and 4 planes
-  DigitQueries* digit_queries_[3] = {};      // of 1, 2 and 4 planes
+  C* const queries_;                     // rows x ldq
+  C* plane_queries_[2] = {};             // of 2 and 4 planes
+  DigitQueries* digit_queries_[3] = {};  // of 1, 2 and 4 planes
   DigitWeights* digit_weights_ = nullptr;
 };
 

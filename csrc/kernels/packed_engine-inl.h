@@ -8,6 +8,7 @@
 #endif
 
 #include "kernels/tile_engine-inl.h"
+#include "kernels/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
@@ -21,7 +22,8 @@ class PackedEngine final : public TileEngine<C> {
         ldq_(RoundUpToLanes<C>(rows.item.head_size)),
         queries_(rows.scratch.template Take<C>(rows.item.rows() * ldq_)),
         keys_(rows.scratch.template Take<C>(rows.item.head_size * kLdt)),
-        gathered_(rows.scratch.template Take<C>(kTileKeys * std::max(RoundUpToGroup<C>(rows.item.head_size), rows.ldo))) {
+        gathered_(
+            rows.scratch.template Take<C>(kTileKeys * std::max(RoundUpToGroup<C>(rows.item.head_size), rows.ldo))) {
     PackQueries(item_, ldq_, queries_);
   }
 

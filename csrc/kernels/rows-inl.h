@@ -26,6 +26,9 @@ using VecOf = hn::Vec<Lanes<C>>;
 template <typename C>
 inline constexpr size_t kLanes = hn::MaxLanes(Lanes<C>());
 
+// Else the target has 16 vector registers.
+inline constexpr bool k32Registers = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
+
 // Exact. Highway's emulation for SSE2, which has no instruction for it, takes infinity and NaN for numbers from 65536
 // on.
 template <class DF>

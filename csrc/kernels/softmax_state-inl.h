@@ -9,8 +9,8 @@
 #define ONNX_AI_RT_SOFTMAX_STATE_INL_H_
 #endif
 
+#include "kernels/fold-inl.h"
 #include "kernels/scores-inl.h"
-#include "kernels/tile_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
@@ -97,9 +97,9 @@ HWY_INLINE VecOf<C> LargestOfVectors(const C* HWY_RESTRICT vectors, size_t count
   return hn::IfThenElse(is_one, Fold<kFoldLevels<C>, 0, C>(v, larger), minus_infinity);
 }
 
-// The online update of `count` rows. lane_max: the largest scores of each row's tile, one vector a row, to be multiplied
-// by `scale`. Updates max; alpha gets the factors of old outputs and sums, base what to subtract from scores, reach what
-// that leaves of the largest: whole vectors, like max.
+// The online update of `count` rows. lane_max: the largest scores of each row's tile, one vector a row, to be
+// multiplied by `scale`. Updates max; alpha gets the factors of old outputs and sums, base what to subtract from
+// scores, reach what that leaves of the largest: whole vectors, like max.
 template <typename C>
 HWY_INLINE void UpdateMaxima(const C* HWY_RESTRICT lane_max, size_t count, C scale, C* HWY_RESTRICT max,
                              C* HWY_RESTRICT alpha, C* HWY_RESTRICT base, C* HWY_RESTRICT reach) {
@@ -107,8 +107,7 @@ HWY_INLINE void UpdateMaxima(const C* HWY_RESTRICT lane_max, size_t count, C sca
   constexpr size_t N = kLanes<C>;
   const VecOf<C> minus_infinity = hn::Set(d, kMinusInfinity<C>);
   for (size_t r = 0; r < count; r += N) {
-    const VecOf<C> tile_max =
-        hn::Mul(LargestOfVectors(lane_max + r * N, std::min(N, count - r)), hn::Set(d, scale));
+    const VecOf<C> tile_max = hn::Mul(LargestOfVectors(lane_max + r * N, std::min(N, count - r)), hn::Set(d, scale));
     const VecOf<C> old_max = hn::LoadU(d, max + r), new_max = hn::Max(old_max, tile_max);
     const VecOf<C> subtrahend = hn::IfThenZeroElse(hn::Eq(new_max, minus_infinity), new_max);
     hn::Store(ExpOfNonPositive(hn::Sub(old_max, subtrahend)), d, alpha + r);

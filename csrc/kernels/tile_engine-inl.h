@@ -47,6 +47,7 @@ struct RowBuffers {
   C* scores = nullptr;  // chunk x tile: dot products, then weights
   // Of the chunk; null: the row sees no key of the tile. Set where some are hidden.
   const C* row_bias[kMostChunkRows] = {};
+  bool is_tame[kMostChunkRows] = {};  // that bias
 };
 
 // Known to the compiler, which saves registers.
