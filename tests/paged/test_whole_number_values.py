@@ -1,4 +1,4 @@
-"""Values of codes that meet weights as whole numbers, where the CPU has the instruction; elsewhere floats do the same."""
+"""Codes that meet weights as whole numbers, where the CPU has the instruction for it; elsewhere floats do the same."""
 
 import numpy as np
 import pytest
@@ -130,7 +130,7 @@ def test_scales_of_values(target, name, scale):
 
 
 def test_one_weight_above_all(target):
-    """A key that takes nearly all of the weight, and whose value is 0: the others lose less than a thousandth of a code."""
+    """A key takes nearly all of the weight and has a value of 0: others lose less than a thousandth of a code."""
     rng = np.random.default_rng(6)
     heads = Heads(B=1, Hq=4, Hkv=1, D=16, Dv=128)
     keys = rng.standard_normal((1, 1, 64, 16)) * 0.1
