@@ -1,8 +1,8 @@
 // The query rows of an item in whole numbers, for products with bytes of codes. Compiled once per target.
 //
 // A query row is q = step * (d0 + 256 d1 + 65536 d2) with digits from -128 to 127: what is lost of a value is at most
-// 2^-24 of the row's largest, as much as float products lose in their sum where values are of a size. Queries of 16
-// bits do with two digits, 2^-16. Products and sums of digits and codes less their zero point are exact.
+// 2^-24 of the row's largest, as much as float products lose in their sum where values are of a size. bfloat16
+// does with two digits, 2^-16. Products and sums of digits and codes less their zero point are exact.
 #if defined(ONNX_AI_RT_DIGIT_QUERIES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNX_AI_RT_DIGIT_QUERIES_INL_H_
 #undef ONNX_AI_RT_DIGIT_QUERIES_INL_H_
@@ -32,7 +32,7 @@ class DigitQueries {
 
   // queries: in planes, `stride` apart, filled up with 0 to whole column groups.
   DigitQueries(Scratch& scratch, const AttentionItem& item, size_t plane_count, const float* queries, int64_t stride)
-      : digit_count_(item.query_dtype == DType::kFloat ? 3 : 2),
+      : digit_count_(item.query_dtype == DType::kBFloat16 ? 2 : 3),
         plane_count_(plane_count),
         words_(static_cast<size_t>(item.head_size) / 4 / plane_count),
         row_bytes_(words_ * plane_count_ * kWordOfDigits),
@@ -80,7 +80,7 @@ class DigitQueries {
     for (size_t v = 0; v < vectors; ++v) {
       large_columns += hn::CountTrue(d, hn::Ge(hn::Abs(hn::Load(d, query + v * N)), small));
     }
-    if (large_columns * 8 < words_ * 4 * plane_count_) return false;
+    if (large_columns * 2 < words_ * 4 * plane_count_) return false;
     // A little below the largest number, whose digits are all 127: the product may be rounded up.
     const float largest = digit_count_ == 3 ? 8355000.0f : 32600.0f;
     steps_[row] = most / largest;

@@ -31,8 +31,9 @@ class DigitWeights {
       // A row that sees no key has no weights, whatever its digits are.
       const auto sees_none = hn::Eq(log, hn::Set(d, kMinusInfinity<float>));
       is_close_ &= hn::AllTrue(d, hn::Or(hn::Or(hn::Eq(log, most), sees_none), hn::Not(is_row)));
-      // 2^exponent is more than the largest weight. Numbers stay a little below the largest: exp is not exact.
-      const auto exponent = hn::Add(hn::NearestInt(hn::Floor(hn::Mul(most, hn::Set(d, 1.44269504f)))), hn::Set(di, 1));
+      // The largest weight is at most 2^exponent, but for the error of exp and of this product: numbers stay a little
+      // below the largest.
+      const auto exponent = hn::NearestInt(hn::Ceil(hn::Mul(most, hn::Set(d, 1.44269504f))));
       const auto bias = hn::Set(di, 127);
       const VecOf<float> up = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(bias, exponent)));
       const VecOf<float> down = hn::BitCast(d, hn::ShiftLeft<23>(hn::Sub(bias, exponent)));
@@ -42,18 +43,24 @@ class DigitWeights {
   }
   // Takes the weights of a row, a vector of them from key `key` on.
   struct Row {
-    HWY_INLINE void Put(size_t key, VecOf<float> weights) const {
+    HWY_INLINE void Put(size_t key, VecOf<float> weights) {
       const Lanes<float> d;
       const hn::Repartition<uint8_t, decltype(d)> d8;
-      hn::Store(GatherDigits(NearestNumber(hn::Mul(weights, hn::Set(d, to_steps)))), d8, digits + key * 4);
+      const VecOf<float> numbers = hn::Mul(weights, hn::Set(d, to_steps));
+      large += hn::CountTrue(d, hn::Ge(numbers, hn::Set(d, kLargest / 64)));
+      hn::Store(GatherDigits(NearestNumber(numbers)), d8, digits + key * 4);
     }
     uint8_t* HWY_RESTRICT digits;
     float to_steps;
+    size_t large;  // weights of the largest one's size
   };
-  Row RowOf(size_t row) { return {digits_ + row * kTileKeys * 4, to_steps_[row]}; }
+  Row RowOf(size_t row) { return {digits_ + row * kTileKeys * 4, to_steps_[row], 0}; }
+  // After the last vector. Where a few weights stand out, as those of the first tokens often do, their values may be
+  // next to 0: then what is lost of the others shows.
+  void End(const Row& row) { is_close_ &= row.large >= kLeastLarge; }
 
-  // False where floats know better what comes of it: weights of a row are tiny beside those of other tiles, or not
-  // finite, or a factor leaves the normal range.
+  // False where floats know better what comes of it: weights of a row are tiny beside those of other tiles, or few
+  // stand out, or a factor leaves the normal range.
   bool ServesScale(float scale) const { return is_close_ && scale >= 1e-5f && scale <= 1e25f; }
   // Of four neighbouring keys for each word.
   const uint8_t* Digits(size_t row, size_t key) const { return digits_ + (row * kTileKeys + key) * 4; }
@@ -62,6 +69,7 @@ class DigitWeights {
  private:
   static constexpr float kLargest = 16776000.0f;
   static constexpr float kLeastReach = -60.0f;
+  static constexpr size_t kLeastLarge = 8;
 
   HWY_ALIGN uint8_t digits_[kDirectRows * kTileKeys * 4];
   HWY_ALIGN float steps_[kDirectRows], to_steps_[kDirectRows];

@@ -94,6 +94,7 @@ class SoftmaxRows {
                  hn::Store(hn::Mul(weights, value_scale_v), d, s + key);
                  if constexpr (kDigits) row_digits.Put(key, weights);
                });
+      if constexpr (kDigits) digits->End(row_digits);
     }
   }
 

@@ -77,6 +77,36 @@ def test_an_outlier_that_meets_no_key(target, outlier, dtype):
     check_y(call, call.run()["Y"])
 
 
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("small", [1e-1, 1e-2, 1e-3])
+@pytest.mark.parametrize("share", [8, 4, 3])
+def test_large_columns_that_meet_no_key(target, share, small, dtype):
+    """One column of `share` is large."""
+    rng = np.random.default_rng(6)
+    heads = Heads(B=1, Hq=4, Hkv=1, D=128, Dv=16)
+    columns = np.arange(128) % share == 0
+    keys = np.where(columns, 0, rng.standard_normal((1, 1, 64, 128)))
+    cache = PagedCacheProto()
+    block = cache.blocks.add(start=0, length=64)
+    put(block, "key", payload(keys, 64, ("INT8", 0.03, 0)))
+    put(block, "value", payload(rng.standard_normal((1, 1, 64, 16)), 64, NORMAL["FLOAT"]))
+    call = make_call(rng, heads, cache.SerializeToString(), 1, dtype, scale=0.3 / small)
+    call.q = np.where(columns, 0.7, np.float64(call.q) * small).astype(dtype)
+    call.k[..., columns] = 0
+    check_y(call, call.run()["Y"])
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_scores_around_a_hundred(target, dtype):
+    """What is lost of a query counts as often as its scores are large."""
+    rng = np.random.default_rng(7)
+    heads = Heads(B=1, Hq=16, Hkv=1, D=128, Dv=16)
+    call = make_call(rng, heads, make_cache(rng, heads, [64] * 8, ["INT8"], ["INT8"]), 1, dtype)
+    call.q *= np.array(30, dtype)
+    # Scores have float's precision; the rounding of the output is of its own size.
+    check_y(call, call.run()["Y"], scale=5.0 if dtype == np.float32 else 1.0)
+
+
 @pytest.mark.parametrize(("size", "key_scale", "scale"), [(1e36, 1e10, 1.0), (1e-29, 3e-8, 1e35), (1e-27, 3e-8, 1e33)])
 @pytest.mark.parametrize("name", ["INT8", "INT4"])
 def test_factors_beyond_the_normal_range(target, name, size, key_scale, scale):
