@@ -20,6 +20,25 @@ inline constexpr bool kMultipliesBytes = HWY_TARGET <= HWY_AVX3_DL && HWY_ARCH_X
 // Four bytes of each of four neighbours, byte by byte: 16 bytes, the last four of which are not used.
 inline constexpr size_t kWordOfDigits = 16;
 
+// The highest bit of each code of a byte. Flipped, signed codes become unsigned ones that are more by half the range,
+// and unsigned codes signed ones that are less by as much.
+template <int kBits>
+inline constexpr uint8_t kSignBits = kBits == 8   ? 0x80
+                                     : kBits == 4 ? 0x88
+                                                  : 0xAA;
+template <int kBits>
+inline constexpr int32_t kHalfRange = 1 << (kBits - 1);
+
+// Code number `plane` of each byte, unsigned where there are several.
+template <int kBits, class V8>
+HWY_INLINE V8 CodesOfPlane(V8 bytes, size_t plane) {
+  const hn::DFromV<V8> d8;
+  const hn::Repartition<uint16_t, decltype(d8)> d16;
+  if constexpr (kBits == 8) return bytes;
+  const V8 shifted = hn::BitCast(d8, hn::ShiftRightSame(hn::BitCast(d16, bytes), static_cast<int>(plane) * kBits));
+  return hn::And(shifted, hn::Set(d8, static_cast<uint8_t>((1u << kBits) - 1)));
+}
+
 // sum + the dot products of each lane's four bytes.
 template <class VU8, class VS8, class V32>
 HWY_INLINE V32 AddByteProducts(VU8 unsigned_bytes, VS8 signed_bytes, V32 sum) {

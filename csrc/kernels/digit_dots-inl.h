@@ -16,31 +16,6 @@ HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
 namespace HWY_NAMESPACE {
 
-// How codes of a type become unsigned ones: signed codes have their sign bit flipped, which adds half the range.
-template <int kBits>
-struct UnsignedCodes {
-  explicit UnsignedCodes(const RowSource& rows) {
-    constexpr uint32_t kHalf = 1u << (kBits - 1);
-    constexpr uint32_t kRepeated = kBits == 8 ? 1 : kBits == 4 ? 0x11 : 0x55;  // in each code of a byte
-    const bool is_signed = IsSignedCode(rows.dtype);
-    flip = static_cast<uint8_t>(is_signed ? kHalf * kRepeated : 0);
-    zero = rows.zero_point + (is_signed ? static_cast<int32_t>(kHalf) : 0);
-  }
-
-  // The codes of a plane of bytes that were flipped.
-  template <class V8>
-  static HWY_INLINE V8 Plane(V8 raw, size_t plane) {
-    const hn::DFromV<V8> d8;
-    const hn::Repartition<uint16_t, decltype(d8)> d16;
-    if (kBits == 8) return raw;
-    const V8 shifted = hn::BitCast(d8, hn::ShiftRightSame(hn::BitCast(d16, raw), static_cast<int>(plane) * kBits));
-    return hn::And(shifted, hn::Set(d8, static_cast<uint8_t>((1u << kBits) - 1)));
-  }
-
-  uint8_t flip;
-  int32_t zero;
-};
-
 // The sum of a query row's digits with each key's bytes, from the sums of each digit.
 template <size_t kDigits, class V32>
 HWY_INLINE VecOf<float> JoinDigits(const V32 (&sums)[kDigits]) {
@@ -64,15 +39,17 @@ HWY_INLINE void DotWords(const DigitQueries& queries, size_t row, const RowSourc
   const Lanes<float> d;
   constexpr size_t N = kLanes<float>;
   constexpr size_t P = kPlanes<Code<kBits>>;
-  const UnsignedCodes<kBits> code(keys);
-  const auto flip = hn::Set(du8, code.flip);
+  // Codes become unsigned.
+  const bool flips = IsSignedCode(keys.dtype);
+  const auto flip = hn::Set(du8, flips ? kSignBits<kBits> : uint8_t{0});
+  const int32_t zero = keys.zero_point + (flips ? kHalfRange<kBits> : 0);
   hn::Vec<decltype(di)> acc[R][V][kDigits];
   HWY_UNROLL(4)
   for (size_t r = 0; r < R; ++r) {
     HWY_UNROLL(4)
     for (size_t p = 0; p < kDigits; ++p) {
       HWY_UNROLL(4)
-      for (size_t v = 0; v < V; ++v) acc[r][v][p] = hn::Set(di, -code.zero * queries.Sum(row + r, p));
+      for (size_t v = 0; v < V; ++v) acc[r][v][p] = hn::Set(di, -zero * queries.Sum(row + r, p));
     }
   }
   const uint8_t* digits[R];
@@ -89,7 +66,7 @@ HWY_INLINE void DotWords(const DigitQueries& queries, size_t row, const RowSourc
     for (size_t plane = 0; plane < P; ++plane) {
       hn::Vec<decltype(du8)> codes[V];
       HWY_UNROLL(4)
-      for (size_t v = 0; v < V; ++v) codes[v] = code.Plane(raw[v], plane);
+      for (size_t v = 0; v < V; ++v) codes[v] = CodesOfPlane<kBits>(raw[v], plane);
       HWY_UNROLL(4)
       for (size_t p = 0; p < kDigits; ++p) {
         HWY_UNROLL(4)

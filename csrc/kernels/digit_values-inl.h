@@ -31,17 +31,15 @@ inline constexpr size_t kValueBytes = 64;
 
 template <int kBits>
 CodeRows RowsOfCodes(const RowSource& values, size_t begin, size_t count, size_t columns) {
-  // Signed codes of less than 8 bits become unsigned and unsigned bytes become signed: their highest bit is flipped.
-  constexpr int32_t kHalf = 1 << (kBits - 1);
-  constexpr int32_t kRepeated = kBits == 8 ? 1 : kBits == 4 ? 0x11 : 0x55;
+  // Bytes become signed, codes of less bits unsigned.
   const bool flips = IsSignedCode(values.dtype) == (kBits < 8);
-  const int32_t moved_by = kBits == 8 ? -kHalf : kHalf;
+  const int32_t moved_by = kBits == 8 ? -kHalfRange<kBits> : kHalfRange<kBits>;
   return {values.data,
           values.stride_bytes,
           begin,
           count,
           columns * kBits / 8,
-          static_cast<uint8_t>(flips ? kHalf * kRepeated : 0),
+          flips ? kSignBits<kBits> : uint8_t{0},
           values.zero_point + (flips ? moved_by : 0),
           values.scale};
 }
@@ -99,7 +97,6 @@ HWY_INLINE void DotValueCodes(const DigitWeights& weights, size_t row, const Cod
   const hn::Repartition<int8_t, decltype(d)> ds8;
   using V8 = hn::Vec<decltype(du8)>;
   const V8 flip = hn::Set(du8, rows.flip);
-  const V8 mask = hn::Set(du8, static_cast<uint8_t>((1u << kBits) - 1));
   hn::Vec<decltype(di)> acc[R][V][P][3];
   HWY_UNROLL(4)
   for (size_t r = 0; r < R; ++r) {
@@ -147,8 +144,7 @@ HWY_INLINE void DotValueCodes(const DigitWeights& weights, size_t row, const Cod
     for (size_t p = 0; p < P; ++p) {
       HWY_UNROLL(4)
       for (size_t v = 0; v < V; ++v) {
-        const auto shifted = hn::ShiftRightSame(hn::BitCast(du16, raw[v]), static_cast<int>(p) * kBits);
-        codes[p][v] = hn::BitCast(ds8, P == 1 ? raw[v] : hn::And(hn::BitCast(du8, shifted), mask));
+        codes[p][v] = hn::BitCast(ds8, CodesOfPlane<kBits>(raw[v], p));
       }
     }
     HWY_UNROLL(4)
