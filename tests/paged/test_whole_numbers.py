@@ -5,6 +5,7 @@ import pytest
 from support.paged_calls import NORMAL, TYPES, Heads, check_call, check_y, make_cache, make_call, payload, put
 
 from onnx_ai_rt.proto import PagedCacheProto
+from onnx_ai_rt.reference import paged_attention
 
 CODES = ("INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2")
 
@@ -96,15 +97,17 @@ def test_large_columns_that_meet_no_key(target, share, small, dtype):
     check_y(call, call.run()["Y"])
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("dtype", TYPES[1:], ids=str)
 def test_scores_around_a_hundred(target, dtype):
-    """What is lost of a query counts as often as its scores are large."""
+    """What is lost of a query counts as often as its scores are large: no more than the output's rounding loses."""
     rng = np.random.default_rng(7)
-    heads = Heads(B=1, Hq=16, Hkv=1, D=128, Dv=16)
+    heads = Heads(B=1, Hq=16, Hkv=1, D=128, Dv=128)
     call = make_call(rng, heads, make_cache(rng, heads, [64] * 8, ["INT8"], ["INT8"]), 1, dtype)
     call.q *= np.array(30, dtype)
-    # Scores have float's precision; the rounding of the output is of its own size.
-    check_y(call, call.run()["Y"], scale=5.0 if dtype == np.float32 else 1.0)
+    exact, _, _ = paged_attention(call.q, call.k, call.v, call.past, rounded=False)
+    lost = np.float64(call.run()["Y"]) - exact
+    rounding = np.float64(exact.astype(dtype)) - exact
+    assert np.sqrt((lost**2).mean()) <= 1.05 * np.sqrt((rounding**2).mean())
 
 
 @pytest.mark.parametrize(("size", "key_scale", "scale"), [(1e36, 1e10, 1.0), (1e-29, 3e-8, 1e35), (1e-27, 3e-8, 1e33)])
