@@ -23,8 +23,6 @@ class ItemRun {
       : item_(item),
         row_count_(item.rows()),
         ldo_(RoundUpToGroup<C>(item.v_head_size)),
-        scale_(static_cast<C>(item.scale)),
-        softcap_(static_cast<C>(item.softcap)),
         tile_(item, scratch),
         rows_{item, scratch},
         softmax_(rows_) {
@@ -161,6 +159,8 @@ class ItemRun {
     const Lanes<C> d;
     const ScoreOutput& out = item_.scores;
     const bool probabilities = out.mode == 3;
+    const C scale = static_cast<C>(item_.scale);
+    const C softcap = out.mode == 0 ? C{0} : static_cast<C>(item_.softcap);
     const C subtrahend = Subtrahend(softmax_.Max(row));
     const C divisor = softmax_.Divisor(row);
     const C* const row_bias = out.mode >= 2 ? BiasRow(item_, row, key, width, bias_).values : nullptr;
@@ -168,7 +168,7 @@ class ItemRun {
         row % item_.group * out.head_stride + (item_.token_begin + row / item_.group) * out.token_stride + key;
     uint8_t* to = out.data + element * static_cast<int64_t>(BytesOf(item_.query_dtype));
     for (int64_t i = 0; i < width; i += kN) {
-      VecOf<C> v = ScaledScore<C>(hn::Load(d, s + i), scale_, out.mode == 0 ? C{0} : softcap_);
+      VecOf<C> v = ScaledScore<C>(hn::Load(d, s + i), scale, softcap);
       if (out.mode >= 2) {
         const VecOf<C> bias = hn::LoadU(d, row_bias + i);
         v = BiasedScore<C>(v, bias, item_.mask.sum_in_float);
@@ -183,7 +183,6 @@ class ItemRun {
 
   const AttentionItem& item_;
   const int64_t row_count_, ldo_;
-  const C scale_, softcap_;
   KeyTile tile_;
   RowBuffers<C> rows_;
   SoftmaxRows<C> softmax_;

@@ -77,6 +77,18 @@ HWY_INLINE hn::Vec<D8> GatherDigits(V32 v) {
   return hn::TableLookupBytes(hn::BitCast(d8, v), hn::LoadDup128(d8, kOrder));
 }
 
+// A sum of products from the sums that each digit gave.
+template <size_t kDigits, class V32>
+HWY_INLINE VecOf<float> JoinDigits(const V32 (&sums)[kDigits]) {
+  const Lanes<float> d;
+  VecOf<float> sum = hn::ConvertTo(d, sums[0]);
+  HWY_UNROLL(4)
+  for (size_t p = 1; p < kDigits; ++p) {
+    sum = hn::MulAdd(hn::ConvertTo(d, sums[p]), hn::Set(d, p == 1 ? 256.0f : 65536.0f), sum);
+  }
+  return sum;
+}
+
 // From AddByteProducts of gathered digits with ones: the sums of the digits, in the first lanes.
 template <class V32>
 HWY_INLINE V32 SumBlocks(V32 v) {

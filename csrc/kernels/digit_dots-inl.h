@@ -16,18 +16,6 @@ HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
 namespace HWY_NAMESPACE {
 
-// The sum of a query row's digits with each key's bytes, from the sums of each digit.
-template <size_t kDigits, class V32>
-HWY_INLINE VecOf<float> JoinDigits(const V32 (&sums)[kDigits]) {
-  const Lanes<float> d;
-  VecOf<float> sum = hn::ConvertTo(d, sums[0]);
-  HWY_UNROLL(4)
-  for (size_t p = 1; p < kDigits; ++p) {
-    sum = hn::MulAdd(hn::ConvertTo(d, sums[p]), hn::Set(d, p == 1 ? 256.0f : 65536.0f), sum);
-  }
-  return sum;
-}
-
 // R query rows from `row` on against a key in each lane of V vectors, whose words are columns: s[r] = q[r] . k * scale
 // of the first `count` keys.
 template <size_t R, size_t V, size_t kDigits, int kBits>

@@ -56,16 +56,7 @@ HWY_INLINE void JoinPlanes(V (&v)[2]) {
 }
 template <class V>
 HWY_INLINE void JoinPlanes(V (&v)[4]) {
-  const hn::DFromV<V> d;
-  const hn::RepartitionToWide<decltype(d)> dw;
-  const auto lower01 = hn::BitCast(dw, hn::InterleaveLower(d, v[0], v[1]));
-  const auto lower23 = hn::BitCast(dw, hn::InterleaveLower(d, v[2], v[3]));
-  const auto upper01 = hn::BitCast(dw, hn::InterleaveUpper(d, v[0], v[1]));
-  const auto upper23 = hn::BitCast(dw, hn::InterleaveUpper(d, v[2], v[3]));
-  v[0] = hn::BitCast(d, hn::InterleaveLower(dw, lower01, lower23));
-  v[1] = hn::BitCast(d, hn::InterleaveUpper(dw, lower01, lower23));
-  v[2] = hn::BitCast(d, hn::InterleaveLower(dw, upper01, upper23));
-  v[3] = hn::BitCast(d, hn::InterleaveUpper(dw, upper01, upper23));
+  TransposeInBlocks<float>(v[0], v[1], v[2], v[3]);
 }
 
 // The sums of the digits of a row's weights, in the first lanes.
@@ -167,12 +158,7 @@ HWY_INLINE void DotValueCodes(const DigitWeights& weights, size_t row, const Cod
     HWY_UNROLL(4)
     for (size_t v = 0; v < V; ++v) {
       HWY_UNROLL(4)
-      for (size_t p = 0; p < P; ++p) {
-        // At most 64 * 255 * 255 * 257: 31 bits.
-        const auto low = hn::Add(acc[r][v][p][0], hn::ShiftLeft<8>(acc[r][v][p][1]));
-        sums[r][kFirst + v][p] =
-            hn::MulAdd(hn::ConvertTo(d, acc[r][v][p][2]), hn::Set(d, 65536.0f), hn::ConvertTo(d, low));
-      }
+      for (size_t p = 0; p < P; ++p) sums[r][kFirst + v][p] = JoinDigits(acc[r][v][p]);
     }
   }
 }

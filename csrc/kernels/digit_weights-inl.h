@@ -20,6 +20,9 @@ namespace HWY_NAMESPACE {
 // The weights of up to kDirectRows rows in a tile as digits.
 class DigitWeights {
  public:
+  // Keys that are worth bringing together by fours.
+  static constexpr int64_t kLeastKeys = 8;
+
   // reach[r]: the logarithm of the row's largest weight, 0 or less; room for whole vectors. Then come the weights.
   void Begin(const float* HWY_RESTRICT reach, size_t rows) {
     const Lanes<float> d;

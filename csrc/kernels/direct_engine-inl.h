@@ -128,7 +128,8 @@ class DirectEngine final : public TileEngine<C> {
   // Whether the values of a slice may be taken in whole numbers: codes that are whole vectors, and enough of them.
   bool WantsDigits(const KeySlice& s) const {
     const int bits = BitsOf(s.value.dtype);
-    return item_.v_head_size > 0 && bits <= 8 && (bits > 2 || item_.rows() == 1) && s.begin % 4 == 0 && s.count >= 8 &&
+    return item_.v_head_size > 0 && bits <= 8 && (bits > 2 || item_.rows() == 1) && s.begin % 4 == 0 &&
+           s.count >= DigitWeights::kLeastKeys &&
            item_.v_head_size * bits % (8 * static_cast<int64_t>(kValueBytes)) == 0;
   }
 

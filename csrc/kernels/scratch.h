@@ -1,5 +1,5 @@
-// Memory for the arrays of one item of work, kept for the next: a worker asks the system for none, once it has seen its
-// largest item.
+// Memory for the arrays of one item of work, kept for the next: a worker whose items need little asks the system for
+// none, once it has seen the largest.
 #pragma once
 
 #include <cstddef>

@@ -14,6 +14,21 @@ HWY_BEFORE_NAMESPACE();
 namespace onnx_ai_rt {
 namespace HWY_NAMESPACE {
 
+// The 4 x 4 matrices of 32-bit lanes within the blocks of 128 bits of four vectors.
+template <typename C>
+HWY_INLINE void TransposeInBlocks(VecOf<C>& v0, VecOf<C>& v1, VecOf<C>& v2, VecOf<C>& v3) {
+  const Lanes<C> d;
+  const hn::RepartitionToWide<Lanes<C>> dw;
+  const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v0, v1));
+  const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v2, v3));
+  const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v0, v1));
+  const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v2, v3));
+  v0 = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
+  v1 = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
+  v2 = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
+  v3 = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
+}
+
 // The 4 x 4 matrix of the blocks of 128 bits of four vectors of 512.
 template <typename C>
 HWY_INLINE void TransposeBlocks(VecOf<C>& v0, VecOf<C>& v1, VecOf<C>& v2, VecOf<C>& v3) {
@@ -36,18 +51,10 @@ HWY_INLINE void Transpose(VecOf<C> (&v)[kLanes<C>], VecOf<C> (&w)[kLanes<C>]) {
   if constexpr (sizeof(C) == 4 && N == 16) {
     // Within blocks of 128 bits first, where shuffles are cheap: then vector 4 i + k has column 4 b + k of rows 4 i to
     // 4 i + 3 in its block b.
-    const hn::RepartitionToWide<Lanes<C>> dw;
+    HWY_UNROLL(16)
+    for (size_t i = 0; i < 16; ++i) w[i] = v[i];
     HWY_UNROLL(4)
-    for (size_t i = 0; i < 16; i += 4) {
-      const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v[i], v[i + 1]));
-      const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v[i + 2], v[i + 3]));
-      const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v[i], v[i + 1]));
-      const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v[i + 2], v[i + 3]));
-      w[i] = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
-      w[i + 1] = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
-      w[i + 2] = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
-      w[i + 3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
-    }
+    for (size_t i = 0; i < 16; i += 4) TransposeInBlocks<C>(w[i], w[i + 1], w[i + 2], w[i + 3]);
     HWY_UNROLL(4)
     for (size_t k = 0; k < 4; ++k) {
       TransposeBlocks<C>(w[k], w[4 + k], w[8 + k], w[12 + k]);

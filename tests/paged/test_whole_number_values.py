@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from support.paged_calls import NORMAL, TYPES, Heads, check_call, check_y, make_cache, make_call, payload, put
+from support.paged_calls import CODES, NORMAL, TYPES, Heads, check_call, check_y, make_cache, make_call, payload, put
 
 from onnx_ai_rt.proto import PagedCacheProto
 from onnx_ai_rt.reference.quantize import FORMATS
 
-CODES = ("INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2")
 # Pages that fill words of four weights, and pages that do not; tiles of one page and of several.
 LENGTHS = [64, 8, 12, 9, 16, 4, 15, 64, 33, 1, 30, 64]
 

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from support.paged_calls import NORMAL, TYPES, Heads, check_call, check_y, make_cache, make_call, payload, put
+from support.paged_calls import CODES, NORMAL, TYPES, Heads, check_call, check_y, make_cache, make_call, payload, put
 
 from onnx_ai_rt.proto import PagedCacheProto
 from onnx_ai_rt.reference import paged_attention
-
-CODES = ("INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2")
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

@@ -36,6 +36,7 @@ NORMAL: dict[str, Target] = {
     "INT2": ("INT2", 1.1, 0),
     "UINT2": ("UINT2", 1.0, 2),
 }
+CODES = ("INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2")
 TYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
